@@ -12,6 +12,8 @@ enum class NormCode {
   kLlama,      // cast to fp32, normalised, cast back, times the weight
   kGemma,      // the same with the weight in fp32 before the cast
   kT5,         // the statistic in fp32 alone
+  kCohere,     // LayerNorm written out in fp32, without a bias
+  kOlmo,       // LayerNorm of an fp32 copy, without weights
 };
 
 enum class ProjectionCode {
@@ -32,6 +34,7 @@ enum class ResidualCode {
   kBefore,    // norms before blocks
   kBehind,    // norms behind the residual sum (BERT)
   kBoth,      // norms before and behind blocks (Gemma 2)
+  kAfter,     // norms behind blocks, before the residual sum (OLMo 2)
   kParallel,  // both blocks read the same input
 };
 
@@ -62,17 +65,32 @@ struct ModelCode {
   ExpertsCode experts = ExpertsCode::kGrouped;
   double rotary = 1;            // the share of a head that is rotated; 0: none is
   bool copies_rotated = false;  // the rotated part is put together with the rest, even where there is none
+  bool rotates_in_fp32 = false;
+  bool rotates_halves = false;       // each half by itself
+  bool rotates_windowed = false;     // only layers whose attention has a window, where there is one
   bool joined_feed_forward = false;  // gate and up are one matrix
   bool transposed_matrices = false;  // Conv1D
   bool softmax_in_fp32 = true;       // of eager attention
   bool biased_attention = false;     // T5 of transformers 5: PyTorch's math kernel with a bias
   bool eager_attention = false;      // the type has no other (T5)
+  bool scores_in_fp32 = false;       // queries and keys are cast before their product (GPT-J)
+  bool repeats_first = false;        // keys and values, for each query head, before they are rotated (Falcon)
+  bool broadcasts_heads = false;     // of one key head, which no kernel but PyTorch's own takes
+  bool copies_heads = false;         // heads become samples before products of scores (DeBERTa)
+  int64_t relative_terms = 0;        // scores by relative position beside those of contents, and their span
+  int64_t relative_span = 0;
+  bool sinks = false;            // a score beside those of keys
+  bool always_masked = false;    // a mask is made whatever the samples are
+  bool clamps_gates = false;     // experts' (gpt-oss)
+  bool experts_in_fp32 = false;  // what they give is weighted and added up so (GLM 4.5)
   bool bidirectional = false;
   bool scales_embedding = false;
   bool embedding_norm = false;
-  bool layer_scale = false;           // a block's output times a vector of weights
-  bool caps_scores = false;           // the same of eager attention's scores
-  bool caps_logits = false;           // c tanh(logits / c)
+  bool layer_scale = false;    // a block's output times a vector of weights
+  bool caps_scores = false;    // the same of eager attention's scores
+  bool caps_logits = false;    // c tanh(logits / c)
+  bool scales_logits = false;  // or a bias that is no weight is added
+  int64_t sound_channels = 0;  // of what two convolutions make an encoder's tokens of; 0: it has tokens
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
   bool loss_in_fp32 = true;           // logits are cast before the loss
   bool uses_cache = true;             // keys and values are copied into a cache

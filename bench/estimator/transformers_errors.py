@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import more_types
 import vision_language
 
 COMMAND = Path(__file__).resolve().parents[2] / "build" / "release" / "bin" / "spillway"
@@ -35,7 +36,7 @@ def settings(row: Row) -> list[str]:
         **{"train.attention": "flash" if row["attention"] == "sdpa" else "materialised"},
         **{"train.gradient_accumulation": row["accumulation"]},
     }
-    if row["config"]["model_type"] != "vit":
+    if row["config"]["model_type"] not in ("vit", *more_types.IMAGES):
         keys["train.sequence"] = row["sequence"]
     for key in ("optimizer_rank", "layers_at_a_time"):
         if key in row:

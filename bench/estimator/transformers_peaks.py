@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import low_memory_optimizers
+import more_types
 import torch
 import vision_language
 
@@ -29,6 +30,8 @@ Row = dict[str, Any]
 
 # Weights, activations and logits together take less than this.
 MOST_BYTES = 40 << 30
+# More than this is left of a row that failed, and would be freed while the next one is measured.
+MOST_LEFT = 1 << 20
 
 
 def widths(rng: random.Random) -> Row:
@@ -107,17 +110,19 @@ KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(bert, kind=kind) for kind in ("bert", "roberta")},
     **{"gpt2": gpt2, "t5": t5, "vit": vit},
 }
-CLASSES = {
+OTHERS = more_types.KINDS | vision_language.KINDS  # where --kinds names them
+CLASSES = more_types.CLASSES | {
     **{"bert": "AutoModelForMaskedLM", "roberta": "AutoModelForMaskedLM", "t5": "AutoModelForSeq2SeqLM"},
     **{"vit": "AutoModelForImageClassification"},
 }
 IMAGES = "AutoModelForImageTextToText"
-LONGEST = {"bert": 512, "roberta": 512, "t5": 1024, "gpt2": 1024}
+OF_IMAGES = ("vit", *more_types.IMAGES)
+LONGEST = more_types.LONGEST | {"bert": 512, "roberta": 512, "t5": 1024, "gpt2": 1024}
 
 
 def draw(rng: random.Random, kinds: list[str]) -> Row:
     kind = rng.choice(kinds)
-    config = (KINDS | vision_language.KINDS)[kind](rng)
+    config = (KINDS | OTHERS)[kind](rng)
     longest = LONGEST.get(kind, 8192)
     sequence = rng.choice([length for length in (128, 256, 512, 1024, 2048, 4096, 8192) if length <= longest])
     row = {
@@ -157,12 +162,14 @@ def inputs_of(row: Row) -> Row:
     kind, batch = row["config"]["model_type"], row["batch"]
     if "images" in row:
         return vision_language.inputs_of(row)
-    if kind == "vit":
+    dtype = torch.bfloat16 if row["precision"] == "bf16" else torch.float32
+    if kind in OF_IMAGES:
         size = row["config"]["image_size"]
-        dtype = torch.bfloat16 if row["precision"] == "bf16" else torch.float32
         pixels = torch.zeros(batch, 3, size, size, device="cuda", dtype=dtype)
         return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.long, device="cuda")}
     tokens = torch.ones(batch, row["sequence"], dtype=torch.long).cuda()
+    if kind == "whisper":
+        return {"input_features": torch.zeros(batch, 80, 3000, device="cuda", dtype=dtype), "labels": tokens}
     return {"input_ids": tokens, "labels": tokens}
 
 
@@ -185,6 +192,7 @@ def model_of(row: Row) -> Any:
     transformers = importlib.import_module("transformers")
     sizes = dict(row["config"])
     config = transformers.AutoConfig.for_model(sizes.pop("model_type"), **sizes)
+    config.architectures = config.architectures or []  # where a type has several classes this is looked at
     dtype = torch.bfloat16 if row["precision"] == "bf16" else torch.float32
     kind = class_of(row)
     # The default is SDPA where a class has it.
@@ -233,7 +241,8 @@ def too_large(row: Row) -> bool:
     weights = sum(weight.numel() for weight in meta.parameters())
     size = {"bf16": 2, "fp32": 4, "autocast": 4}[row["precision"]]
     config = meta.config.get_text_config()
-    tokens = row["batch"] * (197 if row["config"]["model_type"] == "vit" else row["sequence"])
+    kind = row["config"]["model_type"]
+    tokens = row["batch"] * (257 if kind in OF_IMAGES else 1500 if kind == "whisper" else row["sequence"])
     layers = getattr(config, "num_hidden_layers", 12) * tokens * config.hidden_size * 40 * (1 if size == 2 else 2)
     scores = tokens * row["sequence"] * config.num_attention_heads * 10 * getattr(config, "num_hidden_layers", 12)
     logits = 14 * tokens * getattr(config, "vocab_size", 0)
@@ -244,6 +253,7 @@ def model_meta(row: Row) -> Any:
     transformers = importlib.import_module("transformers")
     sizes = dict(row["config"])
     config = transformers.AutoConfig.for_model(sizes.pop("model_type"), **sizes)
+    config.architectures = config.architectures or []  # where a type has several classes this is looked at
     with torch.device("meta"):
         return class_of(row).from_config(config)
 
@@ -289,6 +299,9 @@ def main() -> None:
                 rows.append(row | {"seed": options.seed, "number": len(rows)})
     for row in rows:
         forget()
+        if (held := torch.cuda.memory_allocated()) > MOST_LEFT:
+            print(f"{json.dumps(row)}: a row before it, which failed, still holds {held} bytes", file=sys.stderr)
+            continue
         try:
             found = measured(row, options.steps, options.snapshot)
         except (RuntimeError, ValueError) as error:

@@ -65,6 +65,23 @@ def qwen(rng: random.Random, kind: str) -> Row:
     }
 
 
+def glm4v(rng: random.Random) -> Row:
+    text = text_of(rng, "glm4v_text") | {"pad_token_id": 0}
+    part = text["hidden_size"] // text["num_attention_heads"] // 16
+    text |= {
+        "partial_rotary_factor": 0.5,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [2 * part, part, part]},
+    }
+    vision = tower_of(rng)
+    sizes = {"depth": vision["num_hidden_layers"], "num_heads": vision["num_attention_heads"]}
+    sizes |= {"hidden_size": vision["hidden_size"], "intermediate_size": vision["intermediate_size"]}
+    sizes |= {"out_hidden_size": text["hidden_size"]}
+    return {
+        **{"model_type": "glm4v", "text_config": text, "vision_config": sizes},
+        **{"image_token_id": IMAGE_TOKEN, "image_start_token_id": START_TOKEN},
+    }
+
+
 def gemma3(rng: random.Random) -> Row:
     vision = tower_of(rng) | {"image_size": 448, "patch_size": 14, "vision_use_head": False}
     return {
@@ -81,7 +98,7 @@ def internvl(rng: random.Random) -> Row:
 
 
 KINDS: dict[str, Callable[[random.Random], Row]] = {
-    **{"llava": llava, "gemma3": gemma3, "internvl": internvl},
+    **{"llava": llava, "gemma3": gemma3, "internvl": internvl, "glm4v": glm4v},
     **{kind: partial(qwen, kind=kind) for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")},
 }
 
@@ -90,7 +107,7 @@ def with_images(rng: random.Random, row: Row) -> Row:
     """A sample's images, which fill a part of it."""
     images = rng.choice([1, 1, 2, 4])
     row = row | {"images": images, "freeze_vision": rng.random() < 0.5, "attention": "sdpa"}
-    if "qwen" in row["config"]["model_type"]:
+    if "qwen" in row["config"]["model_type"] or row["config"]["model_type"] == "glm4v":
         row["grid"] = rng.choice([[16, 16], [24, 32], [48, 48]])
         row["batch"] = min(row["batch"], 4)  # each patch is a convolution of its own where there is no cuDNN
     row["sequence"] = max(row["sequence"], 256 * -(-(images * (1 + tokens_of(row)) + 16) // 256))

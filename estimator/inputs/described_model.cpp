@@ -49,7 +49,9 @@ class Describer {
     wanted_ = class_name(values_, prefix_);
     for (const std::string_view line : split(description, '\n')) statement(split(line, ' '));
     finish_layers();
-    if (!wanted_.empty() && !found_class_) {
+    // A composite model's class is named for the whole, and has the language part's usual head.
+    const bool is_whole = values_.has(prefix_ + "part_of") && wanted_.ends_with("ForConditionalGeneration");
+    if (!wanted_.empty() && !found_class_ && !is_whole) {
       notes_.warnings.push_back(fmt::format(
           "architectures: '{}' is not modelled: the usual class of its type is counted", wanted_));
     }

@@ -203,7 +203,7 @@ passes is_encoder_decoder num_hidden_layers decoder_layerdrop encoder_layerdrop 
 )",
       R"(types umt5
 let h d_model
-let gates is_gated_act:says(feed_forward_proj,gated)
+let gates is_gated_act:if(has(feed_forward_proj),says(feed_forward_proj,gated),1)
 let places relative_attention_num_buckets:32*num_heads
 hidden h
 vocabulary vocab_size

@@ -89,6 +89,22 @@ attention heads=num_attention_heads:12 bias=1 norm=2*h
 mlp ffn=f bias=1 norm=2*h
 class Model if(vision_use_head:1,probe,0)
 )",
+      R"(types siglip2_vision_model
+let h hidden_size:768
+let f intermediate_size:3072
+let patch patch_size:16
+let probe h+3*h*h+3*h+h*h+h+2*h+2*h*f+f+h
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input num_channels:3*patch*patch*h+h+num_patches:256*h
+norm 2*h
+layers num_hidden_layers:12
+attention heads=num_attention_heads:12 bias=1 norm=2*h
+mlp ffn=f bias=1 norm=2*h
+class Model if(vision_use_head:1,probe,0)
+passes image_size
+)",
       R"(types pixtral
 let h hidden_size:1024
 let patch patch_size:16
@@ -177,6 +193,105 @@ attention heads=num_heads:16 bias=1 norm=2*h
 mlp ffn=intermediate_size:4304 bias=1 norm=2*h
 class Model 0
 passes out_hidden_size spatial_merge_size
+)",
+      R"(types exaone4_5_tower
+let h hidden_size:3584
+let patch patch_size:14
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input in_channels:3*temporal_patch_size:2*patch*patch*h
+layers depth:32
+attention heads=num_heads:16 kv=num_key_value_heads:8 bias=1 norm=h
+mlp ffn=intermediate_size:3420 gated=1 bias=1 norm=h
+class Model 0
+passes out_hidden_size spatial_merge_size
+)",
+      R"(types glm4v_tower
+let h hidden_size:1536
+let patch patch_size:14
+let side image_size:336/patch
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input in_channels:3*temporal_patch_size:2*patch*patch*h+h+h+side*side*h
+norm h
+layers depth:24
+attention heads=num_heads:12 qkv_bias=attention_bias:0 norm=h
+mlp ffn=out_hidden_size:4096 gated=1 norm=h
+class Model 0
+passes intermediate_size spatial_merge_size
+)",
+      R"(types glm_ocr_tower
+let h hidden_size:1024
+let patch patch_size:14
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input in_channels:3*temporal_patch_size:2*patch*patch*h+h
+norm h
+layers depth:24
+attention heads=num_heads:16 bias=attention_bias:1 norm=h head_norms=2*(h/num_heads:16)
+mlp ffn=intermediate_size:4096 gated=1 bias=attention_bias:1 norm=h
+class Model 0
+passes image_size out_hidden_size spatial_merge_size
+)",
+      R"(types moonvit_tower
+let h hidden_size|vt_hidden_size:1152
+let patch patch_size:14
+let places pos_emb_height|init_pos_emb_height:64*pos_emb_width|init_pos_emb_width:64
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input 3*patch*patch*h+h+places*h
+norm 2*h
+layers num_hidden_layers|vt_num_hidden_layers:27
+attention heads=num_attention_heads|vt_num_attention_heads:16 bias=1 norm=2*h
+mlp ffn=intermediate_size|vt_intermediate_size:4304 bias=1 norm=2*h
+class Model 0
+passes mm_hidden_size text_hidden_size mm_projector_type
+)",
+      R"(types video_llama_3_tower
+let h hidden_size:768
+let patch patch_size:16
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input num_channels:3*patch*patch*h+h
+norm 2*h
+layers num_hidden_layers:12
+attention heads=num_attention_heads:12 bias=1 norm=2*h
+mlp ffn=intermediate_size:3072 bias=1 norm=2*h
+class Model 0
+)",
+      R"(types paddleocr_tower
+let h hidden_size:1152
+let patch patch_size:14
+let side image_size:384/patch
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input num_channels:3*patch*patch*h+h+side*side*h
+norm 2*h
+layers num_hidden_layers:27
+attention heads=num_attention_heads:16 bias=1 norm=2*h
+mlp ffn=intermediate_size:4304 bias=1 norm=2*h
+class Model 0
+passes spatial_merge_size
+)",
+      R"(types gemma4_tower
+let h hidden_size:768
+let patch patch_size:16
+let d head_dim:64
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input 3*patch*patch*h+2*position_embedding_size:10240*h
+layers num_hidden_layers:16
+attention heads=num_attention_heads:12 kv=num_key_value_heads:12 dim=d norm=2*h head_norms=2*d
+mlp ffn=intermediate_size:3072 gated=1 norm=2*h
+class Model 0
+passes pooling_kernel_size attention_bias
 )",
       R"(types llama4_tower
 let h hidden_size:768

@@ -79,7 +79,8 @@ class Builder {
     } else {
       head_dim_ = in_.whole({"head_dim", "d_kv"}, head_dim_, 1);
     }
-    const bool named_gated = in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0;
+    const char* usual = family_.gated ? "gated-gelu" : "relu";
+    const bool named_gated = in_.text("feed_forward_proj", usual).rfind("gated", 0) == 0;
     gated_ = family_.has_encoder ? in_.flag("is_gated_act", named_gated) : family_.gated;
     norms_per_layer_ = norms_per_layer();
     if (const int64_t width = in_.whole({"word_embed_proj_dim"}, 0); width != 0 && width != hidden_) {

@@ -44,12 +44,8 @@ namespace {
 // Models of several parts whose language part has nearly all of the weights; it is counted, and a warning
 // says so.
 bool is_mostly_language(const std::string& type) {
-  constexpr std::array kTypes = {std::string_view("qwen3_5"),  std::string_view("qwen3_5_moe"),
-                                 std::string_view("kimi_k25"), std::string_view("video_llama_3"),
-                                 std::string_view("gemma4"),   std::string_view("gemma4_unified")};
   const std::vector<std::string_view> whole = vision_language_types();
-  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end() ||
-         std::find(whole.begin(), whole.end(), type) != whole.end();
+  return type == "gemma4_unified" || std::find(whole.begin(), whole.end(), type) != whole.end();
 }
 
 // The tower of images, where it is known; else a warning that the language part alone is counted.

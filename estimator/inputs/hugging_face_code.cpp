@@ -22,6 +22,16 @@ struct CodeRow {
   int64_t window = 0;
   int64_t window_pattern = 0;  // each n-th layer has none
   bool caches_in_training = true;
+  bool joined = false;          // gate and up are one matrix
+  bool copies_rotated = false;  // as in ModelCode
+  bool conv1d = false;          // matrices are kept transposed
+  bool scales_embedding = false;
+  bool caps = false;           // scores and logits, where the file does not say otherwise
+  bool only_windowed = false;  // layers without a window do not rotate
+  bool embedding_norm = false;
+  bool masked_language_head = false;
+  bool layer_scale = false;
+  bool two_stacks = false;  // BART and its like: no cache beside labels, and a loss of logits as they are
   ModuleNames names = {};
 };
 
@@ -33,8 +43,25 @@ constexpr CodeRow kBertCode{
     .rotary = 0,
     .dropout = 0.1,
     .encoder = true,
+    .embedding_norm = true,
+    .masked_language_head = true,
     .names = {
         .query = "query", .key = "key", .value = "value", .output = "dense", .up = "dense", .down = "dense"}};
+constexpr CodeRow kDistilBertCode{.type = "distilbert",
+                                  .norm = NormCode::kLayerNorm,
+                                  .activation = "gelu",
+                                  .residual = ResidualCode::kBehind,
+                                  .rotary = 0,
+                                  .dropout = 0.1,
+                                  .encoder = true,
+                                  .embedding_norm = true,
+                                  .masked_language_head = true,
+                                  .names = {.query = "q_lin",
+                                            .key = "k_lin",
+                                            .value = "v_lin",
+                                            .output = "out_lin",
+                                            .up = "lin1",
+                                            .down = "lin2"}};
 constexpr CodeRow kGpt2Code{
     .type = "gpt2",
     .norm = NormCode::kLayerNorm,
@@ -42,6 +69,7 @@ constexpr CodeRow kGpt2Code{
     .activation = "gelu_new",
     .rotary = 0,
     .dropout = 0.1,
+    .conv1d = true,
     .names = {.joined = "c_attn", .output = "c_proj", .up = "c_fc", .down = "c_proj"}};
 constexpr CodeRow kT5Code{
     .type = "t5",
@@ -51,12 +79,60 @@ constexpr CodeRow kT5Code{
     .dropout = 0.1,
     .names = {
         .query = "q", .key = "k", .value = "v", .output = "o", .gate = "wi_0", .up = "wi_1", .down = "wo"}};
+constexpr CodeRow kMt5Code{.type = "mt5",
+                           .norm = NormCode::kT5,
+                           .activation = "gelu_new",
+                           .rotary = 0,
+                           .dropout = 0.1,
+                           .names = kT5Code.names};
+constexpr CodeRow kGlmCode{
+    .type = "glm", .rotary = 0.5, .joined = true, .copies_rotated = true, .names = {.gate = "gate_up_proj"}};
+constexpr CodeRow kGlm4Code{.type = "glm4",
+                            .residual = ResidualCode::kBoth,
+                            .rotary = 0.5,
+                            .joined = true,
+                            .copies_rotated = true,
+                            .names = kGlmCode.names};
 constexpr CodeRow kVitCode{.type = "vit",
                            .norm = NormCode::kLayerNorm,
                            .activation = "gelu",
                            .rotary = 0,
                            .encoder = true,
                            .names = kBertCode.names};
+
+constexpr CodeRow kDinoCode{.type = "dinov2",
+                            .norm = NormCode::kLayerNorm,
+                            .activation = "gelu",
+                            .rotary = 0,
+                            .encoder = true,
+                            .layer_scale = true,
+                            .names = kBertCode.names};
+
+constexpr CodeRow kBartCode{.type = "bart",
+                            .norm = NormCode::kLayerNorm,
+                            .activation = "gelu",
+                            .residual = ResidualCode::kBehind,
+                            .rotary = 0,
+                            .dropout = 0.1,
+                            .embedding_norm = true,
+                            .two_stacks = true,
+                            .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}};
+// The same with norms before blocks.
+constexpr CodeRow kMbartCode{.type = "mbart",
+                             .norm = NormCode::kLayerNorm,
+                             .activation = "gelu",
+                             .rotary = 0,
+                             .dropout = 0.1,
+                             .embedding_norm = true,
+                             .two_stacks = true,
+                             .names = kBartCode.names};
+constexpr CodeRow kPegasusCode{.type = "pegasus",
+                               .norm = NormCode::kLayerNorm,
+                               .activation = "gelu",
+                               .rotary = 0,
+                               .dropout = 0.1,
+                               .two_stacks = true,
+                               .names = kBartCode.names};
 
 constexpr CodeRow kClipCode{.type = "clip_vision_model",
                             .norm = NormCode::kLayerNorm,
@@ -70,6 +146,16 @@ constexpr CodeRow kSiglipCode{.type = "siglip_vision_model",
                               .rotary = 0,
                               .encoder = true,
                               .names = kClipCode.names};
+
+constexpr CodeRow kQwenTowerCode{.type = "qwen2_5_vl_tower",
+                                 .projection = ProjectionCode::kSplit,
+                                 .encoder = true,
+                                 .names = {.joined = "qkv", .output = "proj"}};
+constexpr CodeRow kTurnedSiglipCode{.type = "video_llama_3_tower",
+                                    .norm = NormCode::kLayerNorm,
+                                    .activation = "gelu_pytorch_tanh",
+                                    .encoder = true,
+                                    .names = kClipCode.names};
 
 constexpr CodeRow code_named(std::string_view type, CodeRow row) {
   row.type = type;
@@ -93,27 +179,126 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "smollm3"},
     CodeRow{.type = "granite"},
     CodeRow{.type = "ernie4_5"},
+    CodeRow{.type = "paddleocr_vl_text"},
     CodeRow{.type = "seed_oss"},
     CodeRow{.type = "cwm"},
     CodeRow{.type = "arcee", .activation = "relu2"},
-    CodeRow{.type = "olmo", .norm = NormCode::kLayerNorm},
+    CodeRow{.type = "olmo", .norm = NormCode::kOlmo},
     CodeRow{.type = "olmoe"},
-    CodeRow{.type = "phi3", .projection = ProjectionCode::kSliced, .names = {.gate = "gate_up_proj"}},
-    CodeRow{.type = "gemma", .norm = NormCode::kGemma, .activation = "gelu_pytorch_tanh"},
+    CodeRow{.type = "phi3",
+            .projection = ProjectionCode::kSliced,
+            .joined = true,
+            .copies_rotated = true,
+            .names = {.gate = "gate_up_proj"}},
+    CodeRow{.type = "gemma",
+            .norm = NormCode::kGemma,
+            .activation = "gelu_pytorch_tanh",
+            .scales_embedding = true},
     CodeRow{.type = "gemma2",
             .norm = NormCode::kGemma,
             .activation = "gelu_pytorch_tanh",
             .residual = ResidualCode::kBoth,
             .window = 4096,
             .window_pattern = 2,
-            .caches_in_training = false},
+            .caches_in_training = false,
+            .scales_embedding = true,
+            .caps = true},
+    CodeRow{.type = "vaultgemma",
+            .norm = NormCode::kGemma,
+            .activation = "gelu_pytorch_tanh",
+            .window = 4096,
+            .window_pattern = 2,
+            .caches_in_training = false,
+            .scales_embedding = true,
+            .caps = true},
     CodeRow{.type = "gemma3_text",
             .norm = NormCode::kGemma,
             .activation = "gelu_pytorch_tanh",
             .residual = ResidualCode::kBoth,
             .window = 4096,
             .window_pattern = 6,
-            .caches_in_training = false},
+            .caches_in_training = false,
+            .scales_embedding = true},
+    CodeRow{.type = "olmo2", .norm = NormCode::kGemma, .residual = ResidualCode::kAfter},
+    CodeRow{.type = "olmo3",
+            .norm = NormCode::kGemma,
+            .residual = ResidualCode::kAfter,
+            .window = 4096,
+            .window_pattern = 4},
+    CodeRow{.type = "exaone4",
+            .residual = ResidualCode::kAfter,
+            .window = 4096,
+            .window_pattern = 4,
+            .only_windowed = true},
+    CodeRow{.type = "helium", .norm = NormCode::kGemma},
+    CodeRow{.type = "cohere", .norm = NormCode::kCohere, .residual = ResidualCode::kParallel},
+    CodeRow{.type = "cohere2",
+            .norm = NormCode::kCohere,
+            .residual = ResidualCode::kParallel,
+            .window = 4096,
+            .window_pattern = 4,
+            .only_windowed = true},
+    kGlmCode,
+    kGlm4Code,
+    code_named("glm4v_text", kGlm4Code),
+    code_named("glm_ocr_text", kGlm4Code),
+    CodeRow{.type = "phimoe", .norm = NormCode::kLayerNorm},
+    CodeRow{.type = "ernie4_5_moe"},
+    CodeRow{.type = "glm4_moe", .rotary = 0.5, .copies_rotated = true},
+    CodeRow{.type = "gptj",
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu_new",
+            .residual = ResidualCode::kParallel,
+            .names = {.output = "out_proj", .up = "fc_in", .down = "fc_out"}},
+    CodeRow{.type = "codegen",
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSplit,
+            .activation = "gelu_new",
+            .residual = ResidualCode::kParallel,
+            .names = {.output = "out_proj", .up = "fc_in", .down = "fc_out"}},
+    CodeRow{.type = "gpt_neo",
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu_new",
+            .rotary = 0,
+            .names = {.output = "out_proj", .up = "c_fc", .down = "c_proj"}},
+    CodeRow{.type = "bloom",
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSliced,
+            .activation = "gelu",
+            .rotary = 0,
+            .embedding_norm = true,
+            .names = {.joined = "query_key_value",
+                      .output = "dense",
+                      .up = "dense_h_to_4h",
+                      .down = "dense_4h_to_h"}},
+    CodeRow{.type = "falcon",
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSliced,
+            .activation = "gelu",
+            .residual = ResidualCode::kParallel,
+            .names = {.joined = "query_key_value",
+                      .output = "dense",
+                      .up = "dense_h_to_4h",
+                      .down = "dense_4h_to_h"}},
+    CodeRow{.type = "gpt_oss", .norm = NormCode::kGemma, .window = 128, .window_pattern = 2},
+    CodeRow{.type = "modernbert",
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSplit,
+            .activation = "gelu",
+            .encoder = true,
+            .window = 128,
+            .window_pattern = 3,
+            .joined = true,
+            .embedding_norm = true,
+            .masked_language_head = true,
+            .names = {.joined = "Wqkv", .output = "Wo", .gate = "Wi", .down = "Wo"}},
+    CodeRow{.type = "gpt_bigcode",
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSplit,
+            .activation = "gelu_pytorch_tanh",
+            .rotary = 0,
+            .dropout = 0.1,
+            .names = kGpt2Code.names},
     kGpt2Code,
     code_named("gpt-sw3", kGpt2Code),
     CodeRow{.type = "gpt_neox",
@@ -122,6 +307,7 @@ constexpr std::array kCodeRows = {
             .activation = "gelu",
             .residual = ResidualCode::kParallel,
             .rotary = 0.25,
+            .copies_rotated = true,
             .names = {.joined = "query_key_value",
                       .output = "dense",
                       .up = "dense_h_to_4h",
@@ -131,6 +317,7 @@ constexpr std::array kCodeRows = {
             .activation = "gelu_new",
             .residual = ResidualCode::kParallel,
             .rotary = 0.5,
+            .copies_rotated = true,
             .names = {.output = "dense", .up = "fc1", .down = "fc2"}},
     CodeRow{.type = "starcoder2",
             .norm = NormCode::kLayerNorm,
@@ -148,15 +335,47 @@ constexpr std::array kCodeRows = {
     code_named("roberta", kBertCode),
     code_named("xlm-roberta", kBertCode),
     code_named("camembert", kBertCode),
+    code_named("data2vec-text", kBertCode),
+    code_named("deberta-v2", kBertCode),
+    code_named("electra", kBertCode),
+    code_named("mpnet", kBertCode),
+    kDistilBertCode,
     kT5Code,
-    code_named("mt5", kT5Code),
+    kMt5Code,
+    code_named("umt5", kMt5Code),
+    kBartCode,
+    code_named("plbart", kBartCode),
+    code_named("blenderbot-small", kBartCode),
+    kMbartCode,
+    kPegasusCode,
+    code_named("blenderbot", kPegasusCode),
+    code_named("m2m_100", kPegasusCode),
+    code_named("whisper", kPegasusCode),
+    CodeRow{.type = "marian",
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu",
+            .residual = ResidualCode::kBehind,
+            .rotary = 0,
+            .dropout = 0.1,
+            .two_stacks = true,
+            .names = kBartCode.names},
     kVitCode,
     code_named("deit", kVitCode),
     code_named("vit_msn", kVitCode),
+    kDinoCode,
+    code_named("dinov2_with_registers", kDinoCode),
     kClipCode,
     kSiglipCode,
     code_named("idefics3_vision", kSiglipCode),
     code_named("smolvlm_vision", kSiglipCode),
+    code_named("siglip2_vision_model", kSiglipCode),
+    kTurnedSiglipCode,
+    code_named("paddleocr_tower", kTurnedSiglipCode),
+    CodeRow{.type = "moonvit_tower",
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu_pytorch_tanh",
+            .encoder = true,
+            .names = {.output = "proj", .up = "fc1", .down = "fc2"}},
     // Images of a batch are one sequence with a mask of blocks.
     CodeRow{.type = "pixtral", .activation = "gelu", .encoder = true, .window = 1},
     CodeRow{.type = "qwen2_vl_tower",
@@ -165,10 +384,10 @@ constexpr std::array kCodeRows = {
             .activation = "quick_gelu",
             .encoder = true,
             .names = {.joined = "qkv", .output = "proj", .up = "fc1", .down = "fc2"}},
-    CodeRow{.type = "qwen2_5_vl_tower",
-            .projection = ProjectionCode::kSplit,
-            .encoder = true,
-            .names = {.joined = "qkv", .output = "proj"}},
+    kQwenTowerCode,
+    code_named("exaone4_5_tower", kQwenTowerCode),
+    code_named("glm4v_tower", kQwenTowerCode),
+    code_named("glm_ocr_tower", kQwenTowerCode),
     CodeRow{.type = "qwen3_vl_tower",
             .norm = NormCode::kLayerNorm,
             .projection = ProjectionCode::kSplit,
@@ -180,6 +399,7 @@ constexpr std::array kCodeRows = {
             .activation = "gelu",
             .rotary = 0,
             .encoder = true,
+            .layer_scale = true,
             .names = {.output = "projection_layer", .up = "fc1", .down = "fc2"}},
 };
 
@@ -219,6 +439,28 @@ class CodeReader {
   const std::string& prefix_;
 };
 
+// The files of GPT-J and CodeGen say how many elements of a head are rotated.
+double rotated_share(CodeReader& in, const Model& model) {
+  const auto* attention = std::get_if<Attention>(&model.towers.back().layers.front().front());
+  const double head = attention == nullptr ? 1 : static_cast<double>(attention->head_dim);
+  return std::min(1.0, in.number({"rotary_dim"}, 64, 1e6) / head);
+}
+
+// DebertaV2's attention by contents and relative positions (DisentangledSelfAttention).
+void read_relative_attention(CodeReader& in, ModelCode& code) {
+  code.copies_heads = true;
+  if (!in.flag("relative_attention", false)) return;
+  const std::string kinds = in.text({"pos_att_type"}, "");
+  for (const char* kind : {"c2p", "p2c"})
+    code.relative_terms += kinds.find(kind) != std::string::npos ? 1 : 0;
+  // -1 is written where there are none, or no more than positions.
+  for (const char* key : {"position_buckets", "max_relative_positions", "max_position_embeddings"}) {
+    const double span = std::min(1e6, std::strtod(in.text({key}, "0").c_str(), nullptr));
+    if (code.relative_span <= 0) code.relative_span = static_cast<int64_t>(span);
+  }
+  if (code.relative_span <= 0) code.relative_span = 512;
+}
+
 void read_dropouts(CodeReader& in, const CodeRow& row, ModelCode& code) {
   const double otherwise = row.dropout;
   code.hidden_dropout = in.number(
@@ -227,8 +469,9 @@ void read_dropouts(CodeReader& in, const CodeRow& row, ModelCode& code) {
       {"attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate"}, otherwise, 1);
   code.embedding_dropout =
       in.number({"embd_pdrop", "hidden_dropout_prob", "dropout_rate", "dropout"}, otherwise, 1);
-  // OPT's is of hidden states; its embedding has none, nor do attention scores unless the file says so.
-  if (row.type == "opt") code.attention_dropout = in.number({"attention_dropout"}, 0, 1);
+  // OPT's and BART's is of hidden states, and attention scores have none unless the file says so. OPT's
+  // embedding has none either.
+  if (row.type == "opt" || row.two_stacks) code.attention_dropout = in.number({"attention_dropout"}, 0, 1);
   if (row.type == "opt") code.embedding_dropout = 0;
 }
 
@@ -255,12 +498,18 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   const std::string version = in.text({"transformers_version"}, "4.57");
   const bool old = version.rfind("4.", 0) == 0;
   code.reentrant = old;
+  code.experts_in_fp32 = old && row.type == "glm4_moe";
   code.experts = old ? ExpertsCode::kLoop : ExpertsCode::kGrouped;
-  code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old);
+  code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old) &&
+                    (!row.two_stacks || row.type == "whisper");
   code.biased_attention = !old && row.norm == NormCode::kT5;
   // Positions of three dimensions say nothing of packed sequences (Qwen's models of images).
-  const bool three = row.type.find("_vl") != std::string_view::npos && !row.encoder;
-  code.masks_without_cache = old && row.norm != NormCode::kT5 && !three;
+  const bool three = (row.type.find("_vl") != std::string_view::npos || row.type == "glm4v_text" ||
+                      row.type == "glm_ocr_text") &&
+                     !row.encoder;
+  // Falcon of transformers 5 makes its mask for biases by positions, which it may not have.
+  code.always_masked = row.type == (old ? "modernbert" : "falcon");
+  code.masks_without_cache = old && row.norm != NormCode::kT5 && !three && !row.two_stacks;
 }
 
 }  // namespace
@@ -278,9 +527,9 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   code.names = row->names;
   code.norm = row->norm;
   code.projection = row->projection;
-  std::string activation =
-      in.text({"hidden_activation", "activation_function", "hidden_act", "dense_act_fn", "feed_forward_proj"},
-              row->activation);
+  std::string activation = in.text({"hidden_activation", "activation_function", "hidden_act", "dense_act_fn",
+                                    "feed_forward_proj", "activation"},
+                                   row->activation);
   if (activation.rfind("gated-", 0) == 0)
     activation = activation == "gated-gelu" ? "gelu_new" : activation.substr(6);
   code.activation = activation_code(activation);
@@ -288,19 +537,32 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   if (row->type == "gpt_neox" && !in.flag("use_parallel_residual", true))
     code.residual = ResidualCode::kBefore;
   code.rotary = row->rotary > 0 ? in.number({"rotary_pct", "partial_rotary_factor"}, row->rotary, 1) : 0;
-  code.copies_rotated = row->type == "gpt_neox" || row->type == "phi3" || row->type == "phi";
-  code.joined_feed_forward = row->type == "phi3";
-  code.transposed_matrices = row->projection == ProjectionCode::kSplit && row->rotary == 0;
-  code.softmax_in_fp32 = !code.transposed_matrices && row->residual != ResidualCode::kBehind;
+  code.copies_rotated = row->copies_rotated;
+  code.rotates_in_fp32 = row->norm == NormCode::kCohere;
+  code.rotates_windowed = row->only_windowed;
+  code.joined_feed_forward = row->joined;
+  code.transposed_matrices = row->conv1d;
+  code.scores_in_fp32 = row->type == "gptj" || row->type == "codegen" || row->type == "gpt_neo";
+  code.sinks = code.rotates_halves = code.clamps_gates = row->type == "gpt_oss";
+  code.softmax_in_fp32 =
+      !code.transposed_matrices && row->residual != ResidualCode::kBehind && !row->two_stacks;
   code.eager_attention = row->norm == NormCode::kT5;
   code.bidirectional = row->encoder;
-  code.scales_embedding = row->type.substr(0, 5) == "gemma";
-  code.embedding_norm = row->residual == ResidualCode::kBehind;
-  code.layer_scale = row->type == "internvl_vision";
-  code.caps_logits = row->type == "gemma2" && in.text({"final_logit_softcapping"}, "30") != "null";
-  code.caps_scores = row->type == "gemma2" && in.text({"attn_logit_softcapping"}, "50") != "null";
-  code.masked_language_head = row->residual == ResidualCode::kBehind;
-  code.loss_in_fp32 = !row->encoder && row->norm != NormCode::kT5;
+  code.scales_embedding = row->scales_embedding || (row->two_stacks && in.flag("scale_embedding", false));
+  code.embedding_norm = row->embedding_norm;
+  code.layer_scale = row->layer_scale;
+  code.caps_logits = row->caps && in.text({"final_logit_softcapping"}, "30") != "null";
+  code.caps_scores = row->caps && in.text({"attn_logit_softcapping"}, "50") != "null";
+  const bool hears = row->type == "whisper";
+  code.scales_logits = row->norm == NormCode::kCohere || (row->two_stacks && !hears);
+  if (hears) code.sound_channels = static_cast<int64_t>(in.number({"num_mel_bins"}, 80, 1e6));
+  code.masked_language_head = row->masked_language_head;
+  code.loss_in_fp32 =
+      !row->two_stacks && (!row->encoder || row->type == "modernbert") && row->norm != NormCode::kT5;
+  code.repeats_first = row->type == "falcon" && in.flag("new_decoder_architecture", false);
+  code.broadcasts_heads = row->type == "falcon" && !code.repeats_first;
+  if (row->type == "gptj" || row->type == "codegen") code.rotary = rotated_share(in, model);
+  if (row->type == "deberta-v2") read_relative_attention(in, code);
   read_dropouts(in, *row, code);
   read_windows(in, *row, model, code);
   read_version(in, *row, code);
@@ -312,10 +574,30 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
     code.sample_elements = side * side * in.number({"num_channels"}, 3, 1e6);
   }
   // A mask of truth values for each layer (modeling_gpt2.py of 4.57, register_buffer).
-  if (code.reentrant && row->projection == ProjectionCode::kSplit && row->rotary == 0)
+  if (code.reentrant && row->conv1d)
     code.buffers_bytes = static_cast<double>(model.positions) * static_cast<double>(model.positions) *
                          static_cast<double>(model.towers.back().layers.size());
   return code;
+}
+
+// GPTBigCodeBlock of transformers 4 is no GradientCheckpointingLayer, nor does its model call checkpoint().
+bool recomputes_nothing(KeyValues& values, const std::string& prefix, const Model& model) {
+  return model.type == "gpt_bigcode" &&
+         values.text(prefix + "transformers_version", "4.57").rfind("4.", 0) == 0;
+}
+
+// Types whose classes do not say _supports_sdpa: in both versions, and in transformers 4 alone.
+bool computes_all_scores(KeyValues& values, const std::string& prefix, const Model& model) {
+  constexpr std::array kTypes = {std::string_view("bloom"),   std::string_view("codegen"),
+                                 std::string_view("deberta"), std::string_view("deberta-v2"),
+                                 std::string_view("gpt_neo"), std::string_view("gpt_oss"),
+                                 std::string_view("gptj"),    std::string_view("megatron-bert"),
+                                 std::string_view("mpnet"),   std::string_view("xglm")};
+  constexpr std::array kOldTypes = {std::string_view("data2vec-text"), std::string_view("electra"),
+                                    std::string_view("roberta-prelayernorm"), std::string_view("umt5")};
+  const bool old = values.text(prefix + "transformers_version", "4.57").rfind("4.", 0) == 0;
+  return std::find(kTypes.begin(), kTypes.end(), model.type) != kTypes.end() ||
+         (old && std::find(kOldTypes.begin(), kOldTypes.end(), model.type) != kOldTypes.end());
 }
 
 // A pixel has three colours; of videos two images are one patch, which an image is repeated for.
@@ -324,8 +606,10 @@ ModelCode read_vision_code(KeyValues& values, const std::string& prefix, const T
   model.type = tower.type;
   model.towers = {tower};
   ModelCode code = read_code(values, prefix, model);
-  const double frames =
-      values.has(prefix + "temporal_patch_size") || tower.type.rfind("qwen", 0) == 0 ? 2 : 1;
+  const double frames = values.has(prefix + "temporal_patch_size") || tower.type.rfind("qwen", 0) == 0 ||
+                                tower.type.rfind("glm", 0) == 0 || tower.type.rfind("exaone", 0) == 0
+                            ? 2
+                            : 1;
   if (tower.patch_pixels > 0)
     code.sample_elements = 3 * frames * static_cast<double>(tower.sequence * tower.patch_pixels);
   return code;

@@ -47,6 +47,12 @@ constexpr Family kBert{.type = "bert",
                        .positions = 512,
                        .only_encoder = true};
 
+constexpr Family kErnie{.type = "ernie4_5",
+                        .tied = true,
+                        .query_key_value_bias_key = "use_bias",
+                        .attention_output_bias_key = "use_bias",
+                        .feed_forward_bias_key = "use_bias"};
+
 constexpr Family kGlm4{
     .type = "glm4", .norms_per_layer = 4, .query_key_value_bias = true, .attention_output_bias_key = nullptr};
 constexpr Family kGlm4Moe{.type = "glm4_moe",
@@ -74,11 +80,8 @@ constexpr std::array kFamilies = {
     Family{.type = "smollm3", .tied = true},
     Family{.type = "helium", .attention_output_bias_key = nullptr},
     Family{.type = "arcee", .gated = false},
-    Family{.type = "ernie4_5",
-           .tied = true,
-           .query_key_value_bias_key = "use_bias",
-           .attention_output_bias_key = "use_bias",
-           .feed_forward_bias_key = "use_bias"},
+    kErnie,
+    named("paddleocr_vl_text", kErnie),
     Family{
         .type = "seed_oss", .query_key_value_bias = true, .attention_output_bias_key = "attention_out_bias"},
     Family{.type = "granite", .tied = true},
@@ -128,7 +131,13 @@ constexpr std::array kFamilies = {
     Family{.type = "glm", .query_key_value_bias = true, .attention_output_bias_key = nullptr},
     kGlm4,
     named("glm4v_text", kGlm4),
+    Family{.type = "glm_ocr_text",
+           .norms_per_layer = 4,
+           .query_key_value_bias_key = nullptr,
+           .attention_output_bias_key = nullptr},
     kGlm4Moe,
+    named("glm4v_moe_text", kGlm4Moe),
+    named("Glm4vMoe_text", kGlm4Moe),  // as transformers 4 wrote it
     named("solar_open", kGlm4Moe),
     Family{.type = "llama4_text", .head_norms_key = "use_qk_norm", .shares_expert = true},
     Family{.type = "cohere",
@@ -239,7 +248,7 @@ constexpr std::array kFamilies = {
     named("camembert", kBert),
     named("data2vec-text", kBert),
     Family{.type = "t5", .gated = false, .tied = true, .has_encoder = true},
-    Family{.type = "mt5", .gated = false, .tied = true, .has_encoder = true},
+    Family{.type = "mt5", .has_encoder = true},
 };
 
 }  // namespace

@@ -19,9 +19,10 @@
 //   passes KEY...                keys that change nothing here
 //
 // Composite models have other lines: `vision TYPE`, the tower's where the file does not name one that is
-// described; `connector merged= in= inner= out= halves= bias= count= other=`, a Connector of model.h. Keys
-// are those of the language part, `vision_config.` those of the tower and `whole.` those beside both; `text`
-// is the language part's width, `v` the tower's, `tokens` how many an image has.
+// described; `connector merged= in= inner= out= halves= bias= count= other=`, a Connector of model.h; `warn`
+// as above; `passes SECTION.`, a part of the file of which the rest changes nothing. Keys are those of the
+// language part, `vision_config.` those of the tower and `whole.` those beside both; `text` is the language
+// part's width, `v` the tower's, `tokens` how many an image has.
 //
 // Sources: transformers 4.57 and 5.17, models/<type>/modeling_<type>.py.
 #pragma once

@@ -196,6 +196,19 @@ void read_transformers(KeyValues& values, TrainingRun& run) {
   run.code = read_code(values, "model.", run.model);
   const Tower& first = run.model.towers.front();
   if (first.connector) run.vision_code = read_vision_code(values, "model.vision_config.", first);
+  if (run.training.recompute == Recompute::kFull && recomputes_nothing(values, "model.", run.model)) {
+    run.training.recompute = Recompute::kNone;
+    run.notes.warnings.push_back(fmt::format(
+        "train.recompute: transformers 4 keeps all activations of model_type '{}', whatever it is asked for",
+        run.model.type));
+  }
+  if (run.training.attention == AttentionKernel::kFlash && computes_all_scores(values, "model.", run.model)) {
+    run.training.attention = AttentionKernel::kMaterialised;
+    run.notes.warnings.push_back(
+        fmt::format("train.attention: model_type '{}' has no scaled_dot_product_attention: its own code is "
+                    "counted, which keeps all scores",
+                    run.model.type));
+  }
   const std::string problem = not_played(run);
   if (problem.empty()) return;
   // Adapters are counted beside transformers' own code alone.
@@ -465,8 +478,9 @@ Result<RunKeys> read_model_json(const std::string& text) {
   for (const auto& [key, value] : values.value()) {
     if (!nested) out["model." + key] = value;
     if (nested && key.rfind("text_config.", 0) == 0) out["model." + key.substr(12)] = value;
-    // Said of the whole beside its parts, and of its tower of images.
-    if (nested && (key.rfind("quantization_config.", 0) == 0 || key.rfind("vision_config.", 0) == 0))
+    // Said of the whole beside its parts, and of its towers of images and sounds.
+    if (nested && (key.rfind("quantization_config.", 0) == 0 || key.rfind("vision_config.", 0) == 0 ||
+                   key.rfind("audio_config.", 0) == 0))
       out["model." + key] = value;
     if (nested && key.find('.') == std::string::npos) out["model.whole." + key] = value;
   }

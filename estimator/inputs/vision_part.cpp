@@ -41,6 +41,9 @@ class VisionReader {
       if (words[0] == "vision") read_tower(std::string(words[1]));
       if (words[0] == "let") in_.define(words[1], words[2]);
       if (words[0] == "connector") tower_.connector = connector(words);
+      if (words[0] == "passes") values_.count(prefix_ + std::string(words[1]));
+      if (words[0] == "warn" && in_.evaluate(words[1]) != 0)
+        notes_.warnings.push_back(fmt::format("{}", fmt::join(words.begin() + 2, words.end(), " ")));
     }
     return std::move(tower_);
   }

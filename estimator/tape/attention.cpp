@@ -19,12 +19,17 @@ bool Layers::is_masked(size_t index) const {
     // Where layers are recomputed the cache is off (utils/generic.py, check_model_inputs).
     if (!code_.uses_cache || run_.training.recompute != Recompute::kNone) return true;
   }
-  if (code_.window <= 0 || sequence_ < static_cast<double>(code_.window)) return false;
-  return code_.windowed.empty() || code_.windowed[index % code_.windowed.size()];
+  if (code_.always_masked) return true;
+  return is_windowed(index) && sequence_ >= static_cast<double>(code_.window);
+}
+
+bool Layers::is_windowed(size_t index) const {
+  return code_.window > 0 && (code_.windowed.empty() || code_.windowed[index % code_.windowed.size()]);
 }
 
 bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second) const {
-  return layers[first] == layers[second] && is_masked(first) == is_masked(second);
+  return layers[first] == layers[second] && is_masked(first) == is_masked(second) &&
+         (!code_.rotates_windowed || is_windowed(first) == is_windowed(second));
 }
 
 AttentionPath Layers::path(const Attention& block) const {
@@ -32,10 +37,12 @@ AttentionPath Layers::path(const Attention& block) const {
     return block.cross ? AttentionPath::kEfficient : AttentionPath::kMath;
   if (code_.eager_attention || run_.training.attention != AttentionKernel::kFlash)
     return AttentionPath::kEager;
+  if (code_.broadcasts_heads && block.heads != block.key_value_heads) return AttentionPath::kMath;
   const bool half = run_.training.precision != Precision::kFp32;
   if (is_masked(index_)) return AttentionPath::kEfficient;
   if (half && static_cast<double>(block.head_dim) <= kFlashHead) return AttentionPath::kFlash;
-  return block.heads == block.key_value_heads ? AttentionPath::kEfficient : AttentionPath::kMath;
+  const bool as_many = block.heads == block.key_value_heads || code_.repeats_first;
+  return as_many ? AttentionPath::kEfficient : AttentionPath::kMath;
 }
 
 Tensor Layers::head_norm(const Tensor& x, const Attention& block, double heads) {
@@ -45,12 +52,18 @@ Tensor Layers::head_norm(const Tensor& x, const Attention& block, double heads) 
 }
 
 // apply_rotary_pos_emb and rotate_half. The tables need no gradient, so products keep nothing else.
-Tensor Layers::rotated(const Tensor& given) {
-  if (code_.rotary <= 0) return given;
+Tensor Layers::rotated(const Tensor& whole) {
+  if (code_.rotary <= 0) return whole;
+  const Tensor given = code_.rotates_in_fp32 ? op_.cast(whole, 4) : whole;
   const bool part = code_.rotary < 1 || code_.copies_rotated;
   const double elements = given.elements * code_.rotary;
   const Tensor x = part ? op_.slice(given, elements) : given;
   const auto table = [&](const Tensor& of) { return op_.scale(of, std::max(of.element, cosine_.element)); };
+  if (code_.rotates_halves) {
+    const std::vector<Tensor> halves = op_.split(x, {elements / 2, elements / 2});
+    const Tensor front = op_.add(table(halves[0]), table(halves[1]));
+    return op_.concatenate(front, op_.add(table(halves[1]), table(halves[0])));
+  }
   const Tensor first = table(x);
   Tensor turned;
   {
@@ -59,6 +72,7 @@ Tensor Layers::rotated(const Tensor& given) {
   }
   turned = table(turned);
   Tensor out = op_.add(first, turned);
+  if (code_.rotates_in_fp32) out = op_.cast(out, whole.element);
   if (!part) return out;
   return op_.concatenate(out, op_.slice(given, given.elements - elements));
 }
@@ -79,6 +93,9 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
     return out;
   }
   const Tensor all = projected(x, code_.names.joined, hidden_, query + 2 * key, bias);
+  if (code_.repeats_first)
+    return {op_.copy(op_.slice(all, tokens_ * query)), repeated(op_.slice(all, tokens_ * key), block),
+            repeated(op_.slice(all, tokens_ * key), block)};
   if (code_.projection == ProjectionCode::kSliced)
     return {op_.slice(all, tokens_ * query), op_.slice(all, tokens_ * key), op_.slice(all, tokens_ * key)};
   const std::vector<Tensor> parts = op_.split(all, {tokens_ * query, tokens_ * key, tokens_ * key});
@@ -98,7 +115,8 @@ Tensor Layers::cached(const Tensor& x, double element) {
 
 Tensor Layers::attention(const Attention& block, const Tensor& x) {
   Heads heads = heads_of(block, x);
-  if (code_.rotary > 0 && !block.cross) {
+  const bool rotates = !code_.rotates_windowed || code_.window <= 0 || is_windowed(index_);
+  if (code_.rotary > 0 && rotates && !block.cross) {
     Tensor query = rotated(op_.view_of_transposed(heads.query));
     Tensor key = rotated(op_.view_of_transposed(heads.key));
     heads.query = std::move(query);
@@ -135,7 +153,7 @@ Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, Attention
 AttentionCall Layers::call(const Attention& block) const {
   return {batch_,
           static_cast<double>(block.heads),
-          static_cast<double>(block.key_value_heads),
+          static_cast<double>(code_.repeats_first ? block.heads : block.key_value_heads),
           static_cast<double>(block.head_dim),
           sequence_,
           block.cross ? source_sequence_ : sequence_};
@@ -144,8 +162,9 @@ AttentionCall Layers::call(const Attention& block) const {
 // With a mask keys and values are repeated for each query head before it (sdpa_attention.py,
 // use_gqa_in_sdpa), and the mask of truth values becomes one of numbers for each layer.
 Tensor Layers::efficient(const Attention& block, const Heads& given, bool masked) {
-  const Tensor key = masked ? repeated(given.key, block) : given.key;
-  const Tensor value = masked ? repeated(given.value, block) : given.value;
+  const bool repeats = masked && !code_.repeats_first;
+  const Tensor key = repeats ? repeated(given.key, block) : given.key;
+  const Tensor value = repeats ? repeated(given.value, block) : given.value;
   Tensor mask;
   if (masked) mask = tape_.make(batch_ * sequence_ * rounded_up(sequence_, 16), given.query.element);
   return efficient_attention(op_, call(block), given.query, key, value, mask);
@@ -179,12 +198,33 @@ Tensor product(const Operators& op, const Tensor& a, const Tensor& b, double ele
   return out;
 }
 
+// DisentangledSelfAttention: products with a table of positions, of which each score picks one, are added up.
+Tensor Layers::by_relative_position(const Heads& heads, double scores) {
+  const double span = 2 * static_cast<double>(code_.relative_span);
+  Tensor sum;
+  for (int64_t i = 0; i < code_.relative_terms; ++i) {
+    const Tensor& of = i == 0 ? heads.query : heads.key;
+    const double table = hidden_ * span * batch_;
+    const Tensor all = product(op_, of, tape_.make(table, of.element), scores / sequence_ * span);
+    // gather_backward reads what was gathered from.
+    Tape::Recorder recorder(tape_, {all.edge});
+    recorder.save(all.data);
+    Tensor picked = tape_.make(scores, all.element);
+    picked.edge = recorder.finish([bytes = all.bytes()](Backward& run) { run.give(0, run.make(bytes)); });
+    picked = op_.scale(picked);
+    sum = sum.data ? op_.add_in_place(std::move(sum), picked) : op_.scale(picked);
+  }
+  return sum;
+}
+
 // _scaled_dot_product_attention_math, and the models' own eager_attention_forward.
 Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath path) {
   const double scores = query_elements(block, tokens_) / static_cast<double>(block.head_dim) *
                         (block.cross ? source_sequence_ : sequence_);
-  heads.key = repeated(heads.key, block);
-  heads.value = repeated(heads.value, block);
+  if (!code_.repeats_first) {
+    heads.key = repeated(heads.key, block);
+    heads.value = repeated(heads.value, block);
+  }
   const double element = heads.query.element;
   tape_.set_purpose(Purpose::kScores);
   Tensor probabilities;
@@ -200,7 +240,11 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
     probabilities = op_.softmax(probabilities, 4);
   } else {
     // Products over four dimensions copy factors whose heads are not next to each other.
-    const bool copies = batch_ > 1 && !code_.eager_attention;
+    const bool copies = (batch_ > 1 || code_.copies_heads) && !code_.eager_attention;
+    if (code_.scores_in_fp32 && !op_.autocast()) {
+      heads.query = op_.cast(heads.query, 4);
+      heads.key = op_.cast(heads.key, 4);
+    }
     const Tensor query = copies ? op_.copy(heads.query) : heads.query;
     probabilities = product(op_, query, copies ? op_.copy(heads.key) : heads.key, scores);
     if (code_.eager_attention) {
@@ -210,17 +254,30 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
       probabilities = op_.cast(probabilities, 4);
       probabilities = op_.softmax(probabilities, 4);
     } else {
-      probabilities = op_.scale(probabilities);
+      if (code_.relative_terms > 0)
+        probabilities = op_.add(probabilities, by_relative_position(heads, scores));
+      else
+        probabilities = op_.scale(probabilities);
       if (code_.caps_scores) probabilities = op_.scale(op_.activation_of_result(op_.scale(probabilities)));
       // The mask, or what takes its place.
       if (!code_.bidirectional || code_.residual == ResidualCode::kBehind)
         probabilities = op_.scale(probabilities);
-      probabilities = op_.softmax(probabilities, code_.softmax_in_fp32 || op_.autocast() ? 4 : element);
+      if (code_.sinks) {
+        // They are as wide as weights are, and the maximum of all is taken off.
+        if (op_.autocast()) probabilities = op_.cast(probabilities, 4);
+        const double wide = probabilities.element;
+        probabilities = op_.concatenate(probabilities, tape_.make(scores / sequence_, wide));
+        probabilities = op_.softmax(op_.scale(probabilities), wide);
+        probabilities = op_.slice(probabilities, scores);
+      } else {
+        probabilities = op_.softmax(probabilities, code_.softmax_in_fp32 || op_.autocast() ? 4 : element);
+      }
     }
     probabilities = op_.cast(probabilities, element);
   }
   probabilities = dropped(probabilities, code_.attention_dropout);
-  const bool copies = path == AttentionPath::kEager && batch_ > 1 && !code_.eager_attention;
+  const bool copies =
+      path == AttentionPath::kEager && (batch_ > 1 || code_.copies_heads) && !code_.eager_attention;
   Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value,
                        tokens_ * static_cast<double>(block.heads * block.head_dim));
   tape_.set_purpose(Purpose::kAttention);

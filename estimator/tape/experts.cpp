@@ -41,7 +41,8 @@ Tensor Layers::routed(const Experts& block, const Tensor& x) {
   Tensor weights = picked(op_, probabilities, chosen);
   // topk's indices, in eight bytes each.
   const Tensor indices = tape_.make(chosen, 8);
-  weights = op_.cast(op_.multiply(weights, tape_.make(tokens_, 4)), x.element);
+  weights = op_.multiply(weights, tape_.make(tokens_, 4));
+  if (!code_.experts_in_fp32) weights = op_.cast(weights, x.element);
   Tensor out = code_.experts == ExpertsCode::kLoop ? looped_experts(block, x, weights)
                                                    : grouped_experts(block, x, weights);
   if (block.shared_ffn == 0) return out;
@@ -53,22 +54,31 @@ Tensor Layers::routed(const Experts& block, const Tensor& x) {
   return op_.add(out, shared);
 }
 
+// GptOssExperts._apply_gate: every second column is a gate.
+Tensor Layers::clamped_gate(const Tensor& both) {
+  const Tensor gate = op_.activation(op_.slice(both, both.elements / 2));
+  const Tensor up = op_.activation(op_.slice(both, both.elements / 2));
+  const Tensor opened = op_.multiply(gate, op_.activation_of_result(op_.scale(gate)));
+  return op_.multiply(op_.scale(up), opened);
+}
+
 Tensor Layers::looped_experts(const Experts& block, const Tensor& x, const Tensor& weights) {
   const auto ffn = static_cast<double>(block.ffn);
   const double rows = weights.elements / static_cast<double>(block.count);
-  Tensor sum = tape_.make(x.elements, x.element);
+  Tensor sum = tape_.make(x.elements, weights.element);
   // one_hot, of whole numbers.
   const Tensor mask = tape_.make(weights.elements * static_cast<double>(block.count), 8);
   for (int64_t i = 0; i < block.count; ++i) {
     const Tensor state = picked(op_, x, rows * hidden_);
-    Tensor out = op_.linear(state, matrix(hidden_, ffn, block.bias));
-    out = activated(out);
-    if (block.gated) out = op_.multiply(out, op_.linear(state, matrix(hidden_, ffn, block.bias)));
+    Tensor out = op_.linear(state, matrix(hidden_, code_.clamps_gates ? 2 * ffn : ffn, block.bias));
+    out = code_.clamps_gates ? clamped_gate(out) : activated(out);
+    if (block.gated && !code_.clamps_gates)
+      out = op_.multiply(out, op_.linear(state, matrix(hidden_, ffn, block.bias)));
     out = op_.linear(out, matrix(ffn, hidden_, block.bias));
     out = op_.multiply(out, picked(op_, weights, rows));
-    add_rows(op_, sum, op_.cast(out, x.element));
+    add_rows(op_, sum, op_.cast(out, sum.element));
   }
-  return sum;
+  return op_.cast(sum, x.element);
 }
 
 Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights) {
@@ -88,7 +98,9 @@ Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tens
   state.reset();
   // masked_fill of rows that no expert has.
   out = op_.scale(out);
-  if (block.gated) {
+  if (code_.clamps_gates) {
+    out = clamped_gate(out);
+  } else if (block.gated) {
     const std::vector<Tensor> parts = op_.split(out, {wide / 2, wide / 2});
     out = op_.multiply(activated(parts[0]), parts[1]);
   } else {

@@ -69,7 +69,9 @@ Tensor Layers::norm(const Tensor& x, double width) {
   const double rows = x.elements / width;
   if (code_.norm == NormCode::kLayerNorm)
     return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained_), rows);
+  if (code_.norm == NormCode::kOlmo) return op_.cast(op_.layer_norm(op_.cast(x, 4), {}, rows), x.element);
   const Tensor weight = tape_.weight(width, weight_element_, trained_);
+  if (code_.norm == NormCode::kCohere) return centred_norm(x, weight, rows);
   const Tensor whole = op_.cast(x, 4);
   const Tensor variance = op_.mean(op_.power(whole), rows);
   const Tensor inverse = op_.activation_of_result(op_.scale(variance));
@@ -79,6 +81,19 @@ Tensor Layers::norm(const Tensor& x, double width) {
     return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
   if (code_.norm == NormCode::kLlama || weight_element_ < 4) out = op_.cast(out, std::min(x.element, 4.0));
   return op_.multiply_by_weight(out, weight);
+}
+
+// CohereLayerNorm: the mean is taken off twice.
+Tensor Layers::centred_norm(const Tensor& x, const Tensor& weight, double rows) {
+  Tensor centred, inverse;
+  {
+    const Tensor whole = op_.cast(x, 4);
+    const Tensor mean = op_.mean(whole, rows);
+    const Tensor variance = op_.mean(op_.power(op_.add(whole, mean)), rows);
+    centred = op_.add(whole, mean);
+    inverse = op_.activation_of_result(op_.scale(variance));
+  }
+  return op_.cast(op_.multiply_by_weight(op_.multiply(centred, inverse), op_.cast(weight, 4)), x.element);
 }
 
 Tensor Layers::block(const Block& block, const Tensor& x) {
@@ -113,13 +128,16 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
   for (const Block& each : layer) {
     tape_.set_purpose(Purpose::kNorms);
     const Tensor residual = out;
-    if (code_.residual != ResidualCode::kBehind) out = norm(out, hidden_);
+    const bool normed_before =
+        code_.residual == ResidualCode::kBefore || code_.residual == ResidualCode::kBoth;
+    if (normed_before) out = norm(out, hidden_);
     out = block(each, out);
     tape_.set_purpose(Purpose::kNorms);
     if (code_.layer_scale)
       out = op_.multiply_by_weight(out, tape_.weight(hidden_, weight_element_, trained_));
     out = dropped(out, code_.hidden_dropout);
-    if (code_.residual == ResidualCode::kBoth) out = norm(out, hidden_);
+    if (code_.residual == ResidualCode::kBoth || code_.residual == ResidualCode::kAfter)
+      out = norm(out, hidden_);
     out = op_.add(residual, out);
     if (code_.residual == ResidualCode::kBehind) out = norm(out, hidden_);
   }

@@ -50,6 +50,8 @@ class Layers {
   bool same(const std::vector<Layer>& layers, size_t first, size_t second) const;
   // Tells whether the attention of a layer gets a mask: one with a window that the sequence is longer than.
   bool is_masked(size_t index) const;
+  // Tells whether the attention of a layer looks no further back than a window.
+  bool is_windowed(size_t index) const;
 
  private:
   struct Heads {
@@ -57,6 +59,7 @@ class Layers {
   };
 
   Tensor block(const Block& block, const Tensor& x);
+  Tensor centred_norm(const Tensor& x, const Tensor& weight, double rows);
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
   Heads heads_of(const Attention& block, const Tensor& x);
@@ -67,8 +70,10 @@ class Layers {
   AttentionCall call(const Attention& block) const;
   Tensor efficient(const Attention& block, const Heads& heads, bool masked);
   Tensor materialised(const Attention& block, Heads heads, AttentionPath path);
+  Tensor by_relative_position(const Heads& heads, double scores);
   Tensor repeated(const Tensor& x, const Attention& block);
   Tensor feed_forward(const Mlp& block, const Tensor& x);
+  Tensor clamped_gate(const Tensor& both);
   Tensor routed(const Experts& block, const Tensor& x);
   Tensor looped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
   Tensor grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights);

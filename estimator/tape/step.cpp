@@ -52,7 +52,7 @@ class StepPlayer {
     // Token numbers of eight bytes.
     inputs_.push_back(tape_.make(layers.tokens(), 8));
     const Tensor embedded = embedding(layers, tower);
-    Tensor x = embedded;
+    Tensor x = widened(layers, tower, embedded);
     if (has_images && before.elements > 0) x = op_.scatter(x, before);
     if (code_->scales_embedding) x = op_.scale(x);
     // enable_input_require_grads: recomputed layers get an input that asks for a gradient.
@@ -69,6 +69,13 @@ class StepPlayer {
     if (tower.final_norm_parameters > 0) x = layers.norm(x, width(tower));
     if (code_->eager_attention) x = layers.dropped(x, code_->hidden_dropout);
     return x;
+  }
+
+  // A narrower table's rows become as wide as layers are (ELECTRA, OPT).
+  Tensor widened(const Layers& layers, const Tower& tower, const Tensor& x) {
+    const auto narrow = static_cast<double>(table_width(run_.model));
+    if (tower.connector || run_.model.vocabulary == 0 || narrow == hidden_) return x;
+    return op_.linear(x, layers.matrix(narrow, hidden_, code_->masked_language_head));
   }
 
   double width(const Tower& tower) const { return static_cast<double>(tower_width(run_.model, tower)); }
@@ -102,6 +109,7 @@ class StepPlayer {
 
   Tensor embedding(Layers& layers, const Tower& tower) {
     const auto sequence = static_cast<double>(tower.sequence);
+    if (code_->sound_channels > 0 && tower.fixed) return heard(layers, tower);
     const bool is_of_patches = run_.model.vocabulary == 0 || tower.connector;
     const double width = is_of_patches ? this->width(tower) : static_cast<double>(table_width(run_.model));
     Tensor x;
@@ -124,8 +132,27 @@ class StepPlayer {
     };
     table(run_.model.token_types, layers.tokens());
     table(run_.model.positions, sequence);
+    // Of an encoder or a decoder, which have tables each.
+    if (tower.input_parameters > 0 && !is_of_patches)
+      table(tower.input_parameters / static_cast<int64_t>(width), sequence);
     if (code_->embedding_norm) x = layers.norm(x, width);
     return x;
+  }
+
+  // Two convolutions of the spectrum, of which the second takes every second step (WhisperEncoder).
+  Tensor heard(const Layers& layers, const Tower& tower) {
+    const auto channels = static_cast<double>(code_->sound_channels);
+    const double wide = layers.tokens() * hidden_;
+    const bool trains = trained();
+    const auto filters = [&](double from) {
+      return tape_.weight(3 * from * hidden_, weight_element_, trains);
+    };
+    const Tensor bias = tape_.weight(hidden_, weight_element_, trains);
+    inputs_.push_back(tape_.make(2 * layers.tokens() * channels, weight_element_));
+    Tensor x = layers.activated(op_.convolution(inputs_.back(), filters(channels), bias, 2 * wide));
+    x = layers.activated(op_.convolution(x, filters(hidden_), bias, wide));
+    const auto steps = static_cast<double>(tower.sequence);
+    return op_.add(x, op_.embedding(tape_.weight(steps * hidden_, weight_element_, trains), steps, hidden_));
   }
 
   void rotary_tables(Layers& layers, const Tower& tower, double element) {
@@ -156,9 +183,7 @@ class StepPlayer {
     bool found[2] = {false, false};
     for (size_t i = 0; i < tower.layers.size(); ++i) {
       if (!layers.is_masked(i)) continue;
-      const bool windowed =
-          code_->window > 0 && (code_->windowed.empty() || code_->windowed[i % code_->windowed.size()]);
-      if (!std::exchange(found[windowed ? 1 : 0], true))
+      if (!std::exchange(found[layers.is_windowed(i) ? 1 : 0], true))
         inputs_.push_back(tape_.make(layers.tokens() * sequence, 1));
     }
   }
@@ -203,18 +228,22 @@ class StepPlayer {
     // T5 scales what a tied table multiplies.
     if (code_->eager_attention && run_.model.tied) x = op_.scale(x);
     if (!run_.model.vocabulary_head) return x;
+    const auto narrow = static_cast<double>(table_width(run_.model));
     if (code_->masked_language_head) {
-      x = op_.linear(x, layers.matrix(hidden_, hidden_, true));
+      x = op_.linear(x, layers.matrix(hidden_, narrow, true));
       x = layers.activated(x);
-      x = layers.norm(x, hidden_);
+      x = layers.norm(x, narrow);
+    } else if (narrow != hidden_) {
+      x = op_.linear(x, layers.matrix(hidden_, narrow, false));
     }
     Matrix head{run_.model.tied ? table_
-                                : tape_.weight(hidden_ * vocabulary_, weight_element_,
+                                : tape_.weight(narrow * vocabulary_, weight_element_,
                                                run_.training.adapter.trains("lm_head") &&
                                                    !run_.training.frozen.on() && trains_others()),
                 run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(),
-                hidden_, vocabulary_};
+                narrow, vocabulary_};
     Tensor logits = op_.linear(x, head);
+    if (code_->scales_logits) logits = op_.scale(logits);
     if (code_->caps_logits) {
       logits = op_.scale(logits);
       logits = op_.activation_of_result(logits);

@@ -1,4 +1,5 @@
 // Models with a tower of images before the language part.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -63,6 +64,30 @@ TEST(Images, ParametersAreThoseOfThePublishedModels) {
   // Of the checkpoints' safetensors, as their cards show them.
   EXPECT_EQ(total_parameters(must_read(kGemma4b).model), 4300079472);
   EXPECT_EQ(total_parameters(must_read(kQwen7b).model), 8292166656);
+}
+
+// Of transformers 5.17 on the meta device, without and with a tower of sounds.
+TEST(Images, BesideSoundsAreCountedWithTheTowerOfBoth) {
+  Json config = Json::parse(
+      R"({"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"],
+          "transformers_version": "5.17.0", "tie_word_embeddings": true, "audio_config": null,
+          "text_config": {"model_type": "gemma4_text", "head_dim": 256, "hidden_size": 2304,
+            "hidden_size_per_layer_input": 256, "intermediate_size": 9216, "num_attention_heads": 8,
+            "num_hidden_layers": 4, "num_key_value_heads": 4, "num_kv_shared_layers": 0, "vocab_size": 262144,
+            "vocab_size_per_layer_input": 262144, "per_layer_config": {"3": {"head_dim": 512}},
+            "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]},
+          "vision_config": {"model_type": "gemma4_vision", "num_hidden_layers": 4}})");
+  const RunKeys lean = {{"train.framework", "pytorch"}};
+  const TrainingRun silent = must_read(config, lean);
+  EXPECT_EQ(total_parameters(silent.model), 1260976640);
+  EXPECT_THAT(silent.notes.warnings, testing::Each(testing::Not(testing::HasSubstr("audio_config"))));
+  config["audio_config"] = {{"model_type", "gemma4_audio"}, {"hidden_size", 512},
+                            {"num_hidden_layers", 3},       {"num_attention_heads", 8},
+                            {"conv_kernel_size", 5},        {"output_proj_dims", 640}};
+  const TrainingRun hears = must_read(config, lean);
+  EXPECT_EQ(total_parameters(hears.model), 1282238048);
+  EXPECT_THAT(hears.notes.warnings, testing::Contains(testing::HasSubstr("taken to have no sounds")));
+  EXPECT_THAT(hears.notes.warnings, testing::Each(testing::Not(testing::HasSubstr("architectures"))));
 }
 
 TEST(Images, OfAnySizeHaveAsManyTokensAsTheyHavePatches) {

@@ -43,6 +43,11 @@ KINDS = [
     "MODEL_MAPPING_NAMES",
 ]
 
+
+def doubled(value: Any) -> Any:
+    return [2 * side for side in value] if isinstance(value, (list, tuple)) else 2 * value
+
+
 # Keys whose defaults are changed where a config has them, one variation each.
 Change = tuple[str, Callable[[Any], Any]]
 CHANGES: list[Change] = [
@@ -83,8 +88,8 @@ CHANGES: list[Change] = [
     ("feed_forward_proj", lambda value: "gated-gelu" if value == "relu" else "relu"),
     ("num_decoder_layers", lambda value: 3),
     ("decoder_layers", lambda value: 3),
-    ("image_size", lambda value: 2 * value),
-    ("patch_size", lambda value: 2 * value),
+    ("image_size", lambda value: doubled(value)),
+    ("patch_size", lambda value: doubled(value)),
     ("use_swiglu_ffn", lambda value: not value),
     ("state_size", lambda value: 32),
     ("expand", lambda value: 4),
@@ -94,10 +99,11 @@ CHANGES: list[Change] = [
     ("num_kv_shared_layers", lambda value: 1),
 ]
 FEW_LAYERS = 4
+PARTS = ("vision_config", "text_config")  # of composite models
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 
 # No model of these can run.
-IMPOSSIBLE = {("helium", "head_dim"), ("internvl_vision", "patch_size")}
+IMPOSSIBLE = {("helium", "head_dim")}
 # Files say these, and no weight depends on them.
 PASSED_OVER = (
     "_token_id", "_token_index", "dropout", "drop", "_eps", "epsilon", "initializer", "init_std",
@@ -166,19 +172,23 @@ def without_passed_over(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    out = {key: None for key in before if key not in after}
-    return out | {key: value for key, value in after.items() if before.get(key) != value}
+    out: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if old != value:
+            out[key] = patch(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return out
+
+
+def with_layers_of(told: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    layers = next((changes[key] for key in LAYER_KEYS if key in changes), None)
+    lists = ("layer_types", "layers_block_type", "mlp_layer_types")
+    return told | {key: told[key][:layers] for key in lists if layers and isinstance(told.get(key), list)}
 
 
 def with_change(config: Any, changes: dict[str, Any]) -> Any:
     told = json.loads(config.to_json_string(use_diff=False))
-    for key, value in changes.items():
-        told[key] = value
-    layers = next((changes[key] for key in LAYER_KEYS if key in changes), None)
-    for key in ("layer_types", "layers_block_type", "mlp_layer_types"):
-        if layers and isinstance(told.get(key), list):
-            told[key] = told[key][:layers]
-    return type(config).from_dict(told)
+    return type(config).from_dict(with_layers_of(told | changes, changes))
 
 
 def default_row(model_type: str, class_name: str) -> tuple[dict[str, Any], Any]:
@@ -190,15 +200,29 @@ def default_row(model_type: str, class_name: str) -> tuple[dict[str, Any], Any]:
         return row | {"cannot": f"{type(error).__name__}: {error}".splitlines()[0][:100]}, None
 
 
+def changes_of(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What each variation sets: keys of the config, and of its parts where it has some."""
+    short: dict[str, Any] = {key: FEW_LAYERS for key in LAYER_KEYS if isinstance(told.get(key), int)}
+    parts = {part: told[part] for part in PARTS if isinstance(told.get(part), dict)}
+    for part, section in parts.items():
+        few = {key: FEW_LAYERS for key in (*LAYER_KEYS, "depth") if isinstance(section.get(key), int)}
+        short[part] = with_layers_of(section | few, few)
+    yield short
+    for key, change in CHANGES:
+        if key in told:
+            yield short | {key: change(told[key])}
+        for part, section in parts.items():
+            if section.get(key) is not None:
+                yield short | {part: short[part] | {key: change(section[key])}}
+
+
 def changed_rows(model_type: str, class_name: str, config: Any) -> Iterator[dict[str, Any]]:
     told = json.loads(config.to_json_string(use_diff=False))
-    short = {key: FEW_LAYERS for key in LAYER_KEYS if isinstance(told.get(key), int)}
-    unchanged: Change = ("", lambda value: value)
-    for key, change in [unchanged, *CHANGES]:
-        if (key and key not in told) or (model_type, key) in IMPOSSIBLE:
+    for changes in changes_of(told):
+        if any((model_type, key) in IMPOSSIBLE for key in changes):
             continue
         with contextlib.suppress(Exception, TooLongError):
-            changed = with_change(config, short | ({key: change(told[key])} if key else {}))
+            changed = with_change(config, changes)
             row = {"type": model_type, "class": class_name, "parameters": parameters(class_name, changed)}
             yield row | {"patch": patch(as_file(config, class_name), as_file(changed, class_name))}
 

@@ -134,7 +134,7 @@ TEST(PredictionLayers, AreCountedWhereTheyAreTrained) {
 
 TEST(CompositeModel, SaysThatItsLanguagePartIsCounted) {
   Result<RunKeys> keys = read_model_json(
-      R"({"model_type": "video_llama_3", "text_config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+      R"({"model_type": "gemma4_unified", "text_config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
           "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}, "vision_config": {"hidden_size": 32}})");
   ASSERT_TRUE(keys.ok());
   KeyValues values(keys.value());

@@ -1,5 +1,6 @@
 // Peaks of models of transformers against those of `spillway dryrun`, to the byte what PyTorch was asked for.
 // bench/estimator/transformers_peaks.py wrote the lines.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +19,8 @@ namespace spillway::estimator {
 namespace {
 
 using Json = nlohmann::json;
+using testing::Contains;
+using testing::HasSubstr;
 
 // A row as a run's keys.
 RunKeys keys_of(const Json& row) {
@@ -30,7 +33,9 @@ RunKeys keys_of(const Json& row) {
   RunKeys out = keys.value();
   out["train.framework"] = "transformers";
   out["train.micro_batch"] = row["batch"].dump();
-  if (config["model_type"] != "vit") out["train.sequence"] = row["sequence"].dump();
+  const std::string type = config["model_type"];
+  const bool of_images = type == "vit" || type == "deit" || type == "dinov2";
+  if (!of_images) out["train.sequence"] = row["sequence"].dump();
   out["train.precision"] = row["precision"];
   out["train.gradient_accumulation"] = row["accumulation"].dump();
   out["train.recompute"] = row["recompute"] ? "full" : "none";
@@ -71,6 +76,58 @@ double error_percent(const Json& row) {
   return 100 * (found.value().peak().peak_bytes / row["peak"].get<double>() - 1);
 }
 
+Json config_of(const char* type, const char* version) {
+  return {{"model_type", type},
+          {"hidden_size", 768},
+          {"intermediate_size", 1536},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 12},
+          {"num_key_value_heads", 12},
+          {"num_local_experts", 4},
+          {"n_embd", 768},
+          {"n_head", 12},
+          {"n_layer", 4},
+          {"n_positions", 8192},
+          {"vocab_size", 32000},
+          {"num_experts_per_tok", 2},
+          {"head_dim", 64},
+          {"transformers_version", version}};
+}
+
+TrainingRun run_of(const Json& config, const char* recompute) {
+  Result<RunKeys> keys = read_model_json(config.dump());
+  EXPECT_TRUE(keys.ok()) << keys.status().text();
+  keys.value()["train.sequence"] = "4096";
+  keys.value()["train.recompute"] = recompute;
+  keys.value()["train.framework"] = "transformers";
+  Result<TrainingRun> run = read_run(keys.value());
+  EXPECT_TRUE(run.ok()) << run.status().text();
+  return run.ok() ? std::move(run.value()) : TrainingRun{};
+}
+
+double peak_of(const TrainingRun& run) {
+  const Result<Estimate> found = estimate(run);
+  EXPECT_TRUE(found.ok()) << found.status().text();
+  return found.value().peak().peak_bytes;
+}
+
+TEST(TransformersCode, WithoutSdpaKeepsAllScoresAndSaysSo) {
+  const TrainingRun own = run_of(config_of("gpt_oss", "5.17.0"), "none");
+  EXPECT_THAT(own.notes.warnings, Contains(HasSubstr("no scaled_dot_product_attention")));
+  // Four layers of 12 heads, 4096 x 4096 scores each, of two bytes or more.
+  EXPECT_GT(peak_of(own), 4 * 12 * 4096.0 * 4096 * 2);
+  const TrainingRun kernel = run_of(config_of("mixtral", "5.17.0"), "none");
+  EXPECT_THAT(kernel.notes.warnings, testing::Each(testing::Not(HasSubstr("scaled_dot_product_attention"))));
+  EXPECT_LT(peak_of(kernel), peak_of(own) - 2 * 12 * 4096.0 * 4096 * 2);
+}
+
+TEST(TransformersCode, OfGptBigCodeRecomputesNothingBeforeFive) {
+  const Json old = config_of("gpt_bigcode", "4.57.6"), current = config_of("gpt_bigcode", "5.17.0");
+  EXPECT_EQ(peak_of(run_of(old, "full")), peak_of(run_of(old, "none")));
+  EXPECT_THAT(run_of(old, "full").notes.warnings, Contains(HasSubstr("keeps all activations")));
+  EXPECT_LT(peak_of(run_of(current, "full")), peak_of(run_of(current, "none")));
+}
+
 class DryrunPeaks : public testing::TestWithParam<const char*> {};
 
 TEST_P(DryrunPeaks, AreWithinOneAndAHalfPercentInTheMedianAndFiveAtTheNinetyFifth) {
@@ -90,13 +147,14 @@ TEST_P(DryrunPeaks, AreWithinOneAndAHalfPercentInTheMedianAndFiveAtTheNinetyFift
 INSTANTIATE_TEST_SUITE_P(Rows, DryrunPeaks,
                          testing::Values("transformers-4.57.jsonl", "transformers-5.17.jsonl",
                                          "transformers-adapters.jsonl", "transformers-images.jsonl",
-                                         "transformers-optimizers.jsonl"),
+                                         "transformers-more.jsonl", "transformers-optimizers.jsonl"),
                          [](const auto& rows) {
                            const std::string name = rows.param;
                            return name.find("4.57") != std::string::npos       ? "Old"
                                   : name.find("5.17") != std::string::npos     ? "New"
                                   : name.find("adapters") != std::string::npos ? "Adapters"
                                   : name.find("images") != std::string::npos   ? "Images"
+                                  : name.find("more") != std::string::npos     ? "More"
                                                                                : "Optimizers";
                          });
 

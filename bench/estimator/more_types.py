@@ -1,0 +1,213 @@
+"""Types for transformers_peaks.py beside the most used ones, drawn at random where `--kinds` names them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+Row = dict[str, Any]
+
+# As Llama's files are written.
+LIKE_LLAMA = (
+    *("smollm3", "granite", "ernie4_5", "seed_oss", "arcee", "helium", "ministral"),
+    *(
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "cohere",
+        "cohere2",
+        "glm",
+        "glm4",
+        "exaone4",
+        "stablelm",
+        "nemotron",
+        "starcoder2",
+        "phi",
+    ),
+    *("hunyuan_v1_dense", "vaultgemma"),
+)
+WITH_EXPERTS = (
+    "olmoe",
+    "qwen2_moe",
+    "granitemoe",
+    "phimoe",
+    "gpt_oss",
+    "glm4_moe",
+    "deepseek_v3",
+    "ernie4_5_moe",
+    "dots1",
+)
+
+
+def sizes_of(rng: random.Random) -> Row:
+    head, heads = rng.choice([64, 64, 96, 128]), rng.choice([8, 12, 16, 24, 32])
+    ffn = int(head * heads * rng.choice([1.5, 2, 2.6875, 3.5, 4])) // 16 * 16
+    return {"head": head, "heads": heads, "kv": heads // rng.choice([1, 2, 4]), "hidden": head * heads, "ffn": ffn}
+
+
+def like_llama(rng: random.Random, kind: str) -> Row:
+    w = sizes_of(rng)
+    out = {
+        **{"model_type": kind, "hidden_size": w["hidden"], "intermediate_size": w["ffn"]},
+        **{"num_attention_heads": w["heads"], "num_key_value_heads": w["kv"]},
+        **{"num_hidden_layers": rng.randint(2, 20), "vocab_size": rng.choice([32000, 65536, 128256])},
+        **{"max_position_embeddings": 32768, "tie_word_embeddings": rng.random() < 0.4, "pad_token_id": 0},
+    }
+    if kind in ("glm", "glm4", "seed_oss", "ernie4_5", "helium", "hunyuan_v1_dense", "ministral", "vaultgemma"):
+        out["head_dim"] = w["head"]
+    return out
+
+
+def with_experts(rng: random.Random, kind: str) -> Row:
+    out = like_llama(rng, kind) | {"num_hidden_layers": rng.randint(2, 8), "num_experts_per_tok": 2}
+    count, ffn = rng.choice([4, 8]), out["intermediate_size"] // 4
+    if kind in ("olmoe", "granitemoe", "phimoe", "gpt_oss"):
+        out |= {"num_experts" if kind == "olmoe" else "num_local_experts": count, "intermediate_size": ffn}
+    if kind == "gpt_oss":
+        out |= {"head_dim": 64, "num_experts_per_tok": 2}
+    if kind == "qwen2_moe":
+        out |= {"num_experts": count, "moe_intermediate_size": ffn, "shared_expert_intermediate_size": 2 * ffn}
+    if kind == "ernie4_5_moe":
+        out |= {"moe_num_experts": count, "moe_k": 2, "moe_intermediate_size": ffn, "moe_num_shared_experts": 1}
+    if kind in ("glm4_moe", "deepseek_v3", "dots1"):
+        out |= {"n_routed_experts": count, "moe_intermediate_size": ffn, "n_shared_experts": 1, "n_group": 1}
+        out |= {"topk_group": 1, "first_k_dense_replace": 1, "num_hidden_layers": rng.randint(2, 8)}
+    if kind == "deepseek_v3":
+        out |= {"q_lora_rank": 512, "kv_lora_rank": 256, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+        out |= {"v_head_dim": 128, "num_key_value_heads": out["num_attention_heads"]}
+    return out
+
+
+def like_gpt2(rng: random.Random, kind: str) -> Row:
+    w = sizes_of(rng)
+    out = {
+        **{"model_type": kind, "n_embd": w["hidden"], "n_head": w["heads"], "n_layer": rng.randint(2, 20)},
+        **{"vocab_size": 50257, "n_positions": 2048},
+    }
+    if kind in ("gptj", "codegen"):
+        out |= {"rotary_dim": 32}
+    return out
+
+
+def opt(rng: random.Random) -> Row:
+    w = sizes_of(rng)
+    return {
+        **{
+            "model_type": "opt",
+            "hidden_size": w["hidden"],
+            "ffn_dim": 4 * w["hidden"],
+            "word_embed_proj_dim": w["hidden"],
+        },
+        **{"num_attention_heads": w["heads"], "num_hidden_layers": rng.randint(2, 20), "vocab_size": 50272},
+        **{"dropout": rng.choice([0.0, 0.1])},
+    }
+
+
+def bloom(rng: random.Random) -> Row:
+    w = sizes_of(rng)
+    return {
+        **{"model_type": "bloom", "hidden_size": w["hidden"], "n_head": w["heads"], "n_layer": rng.randint(2, 20)},
+        **{"vocab_size": 65536},
+    }
+
+
+def falcon(rng: random.Random) -> Row:
+    w = sizes_of(rng)
+    return {
+        **{"model_type": "falcon", "hidden_size": w["hidden"], "num_attention_heads": w["heads"], "vocab_size": 65024},
+        **{"num_hidden_layers": rng.randint(2, 20), "new_decoder_architecture": rng.random() < 0.5},
+    }
+
+
+def encoder(rng: random.Random, kind: str) -> Row:
+    w = sizes_of(rng)
+    drop = rng.choice([0.0, 0.1])
+    out = {
+        **{"model_type": kind, "hidden_size": w["hidden"], "intermediate_size": w["ffn"], "vocab_size": 50265},
+        **{"num_attention_heads": w["heads"], "num_hidden_layers": rng.randint(2, 20), "max_position_embeddings": 514},
+        **{"hidden_dropout_prob": drop, "attention_probs_dropout_prob": drop},
+    }
+    if kind == "distilbert":
+        out = {
+            **{"model_type": kind, "dim": w["hidden"], "hidden_dim": w["ffn"], "n_heads": w["heads"]},
+            **{"n_layers": rng.randint(2, 20), "vocab_size": 30522, "dropout": drop, "attention_dropout": drop},
+        }
+    if kind == "electra":
+        out["embedding_size"] = rng.choice([128, w["hidden"]])
+    if kind == "deberta-v2" and rng.random() < 0.7:
+        out |= {"relative_attention": True, "position_buckets": 256, "pos_att_type": ["p2c", "c2p"]}
+        out |= {"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False}
+    if kind == "albert":
+        out["embedding_size"] = 128
+    if kind == "modernbert":
+        out = {key: value for key, value in out.items() if "dropout" not in key} | {
+            "max_position_embeddings": 8192,
+            "vocab_size": 50368,
+        }
+    return out
+
+
+def of_images(rng: random.Random, kind: str) -> Row:
+    w = sizes_of(rng)
+    out = {
+        **{"model_type": kind, "hidden_size": w["hidden"], "image_size": 224, "patch_size": rng.choice([14, 16])},
+        **{"num_attention_heads": w["heads"], "num_hidden_layers": rng.randint(2, 24)},
+    }
+    return out | ({"mlp_ratio": 4} if kind == "dinov2" else {"intermediate_size": w["ffn"]})
+
+
+def two_stacks(rng: random.Random, kind: str) -> Row:
+    """An encoder and a decoder, of BART and its like."""
+    w = sizes_of(rng)
+    layers, drop = rng.randint(2, 12), rng.choice([0.0, 0.1])
+    out = {
+        **{
+            "model_type": kind,
+            "d_model": w["hidden"],
+            "encoder_layers": layers,
+            "decoder_layers": rng.randint(2, layers),
+        },
+        **{"encoder_attention_heads": w["heads"], "decoder_attention_heads": w["heads"], "dropout": drop},
+        **{"encoder_ffn_dim": 4 * w["hidden"], "decoder_ffn_dim": 4 * w["hidden"], "vocab_size": 51865},
+    }
+    if kind == "whisper":
+        return out | {"num_mel_bins": 80, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return out | {"max_position_embeddings": 1024}
+
+
+def like_t5(rng: random.Random, kind: str) -> Row:
+    w = sizes_of(rng)
+    return {
+        **{"model_type": kind, "d_model": w["hidden"], "d_ff": w["ffn"], "d_kv": 64, "num_heads": w["heads"]},
+        **{"num_layers": rng.randint(2, 12), "vocab_size": 65536, "dropout_rate": rng.choice([0.0, 0.1])},
+        **{"decoder_start_token_id": 0},
+    }
+
+
+IMAGES = ("deit", "dinov2")
+STACKS = ("bart", "mbart", "pegasus", "whisper")
+ENCODERS = ("xlm-roberta", "camembert", "distilbert", "electra", "albert", "modernbert", "deberta-v2", "mpnet")
+KINDS: dict[str, Callable[[random.Random], Row]] = {
+    **{kind: partial(like_llama, kind=kind) for kind in LIKE_LLAMA},
+    **{kind: partial(with_experts, kind=kind) for kind in WITH_EXPERTS},
+    **{kind: partial(like_gpt2, kind=kind) for kind in ("gptj", "codegen", "gpt_bigcode")},
+    **{kind: partial(encoder, kind=kind) for kind in ENCODERS},
+    **{kind: partial(of_images, kind=kind) for kind in IMAGES},
+    **{kind: partial(two_stacks, kind=kind) for kind in STACKS},
+    **{kind: partial(like_t5, kind=kind) for kind in ("mt5", "umt5")},
+    **{"opt": opt, "bloom": bloom, "falcon": falcon},
+}
+CLASSES = {
+    **{kind: "AutoModelForMaskedLM" for kind in ENCODERS},
+    **{kind: "AutoModelForImageClassification" for kind in IMAGES},
+    **{kind: "AutoModelForSeq2SeqLM" for kind in (*STACKS, "mt5", "umt5")},
+    **{"whisper": "AutoModelForSpeechSeq2Seq"},
+}
+LONGEST = {
+    **{kind: 512 for kind in ENCODERS},
+    **{kind: 1024 for kind in STACKS},
+    **{kind: 2048 for kind in ("opt", "gptj", "codegen", "gpt_bigcode", "mt5", "umt5")},
+    **{"modernbert": 8192, "whisper": 256},
+}
