@@ -26,7 +26,7 @@ LIKE_LLAMA = (
         "starcoder2",
         "phi",
     ),
-    *("hunyuan_v1_dense", "vaultgemma"),
+    "vaultgemma",
 )
 WITH_EXPERTS = (
     "olmoe",
@@ -37,7 +37,6 @@ WITH_EXPERTS = (
     "glm4_moe",
     "deepseek_v3",
     "ernie4_5_moe",
-    "dots1",
 )
 
 
@@ -55,7 +54,7 @@ def like_llama(rng: random.Random, kind: str) -> Row:
         **{"num_hidden_layers": rng.randint(2, 20), "vocab_size": rng.choice([32000, 65536, 128256])},
         **{"max_position_embeddings": 32768, "tie_word_embeddings": rng.random() < 0.4, "pad_token_id": 0},
     }
-    if kind in ("glm", "glm4", "seed_oss", "ernie4_5", "helium", "hunyuan_v1_dense", "ministral", "vaultgemma"):
+    if kind in ("glm", "glm4", "seed_oss", "ernie4_5", "helium", "ministral", "vaultgemma"):
         out["head_dim"] = w["head"]
     return out
 
@@ -71,7 +70,7 @@ def with_experts(rng: random.Random, kind: str) -> Row:
         out |= {"num_experts": count, "moe_intermediate_size": ffn, "shared_expert_intermediate_size": 2 * ffn}
     if kind == "ernie4_5_moe":
         out |= {"moe_num_experts": count, "moe_k": 2, "moe_intermediate_size": ffn, "moe_num_shared_experts": 1}
-    if kind in ("glm4_moe", "deepseek_v3", "dots1"):
+    if kind in ("glm4_moe", "deepseek_v3"):
         out |= {"n_routed_experts": count, "moe_intermediate_size": ffn, "n_shared_experts": 1, "n_group": 1}
         out |= {"topk_group": 1, "first_k_dense_replace": 1, "num_hidden_layers": rng.randint(2, 8)}
     if kind == "deepseek_v3":
@@ -102,6 +101,14 @@ def opt(rng: random.Random) -> Row:
         },
         **{"num_attention_heads": w["heads"], "num_hidden_layers": rng.randint(2, 20), "vocab_size": 50272},
         **{"dropout": rng.choice([0.0, 0.1])},
+    }
+
+
+def gpt_neo(rng: random.Random) -> Row:
+    w, pairs = sizes_of(rng), rng.randint(1, 10)
+    return {
+        **{"model_type": "gpt_neo", "hidden_size": w["hidden"], "num_heads": w["heads"], "num_layers": 2 * pairs},
+        **{"attention_types": [[["global", "local"], pairs]], "vocab_size": 50257},
     }
 
 
@@ -155,7 +162,7 @@ def of_images(rng: random.Random, kind: str) -> Row:
         **{"model_type": kind, "hidden_size": w["hidden"], "image_size": 224, "patch_size": rng.choice([14, 16])},
         **{"num_attention_heads": w["heads"], "num_hidden_layers": rng.randint(2, 24)},
     }
-    return out | ({"mlp_ratio": 4} if kind == "dinov2" else {"intermediate_size": w["ffn"]})
+    return out | ({"mlp_ratio": 4} if kind.startswith("dinov2") else {"intermediate_size": w["ffn"]})
 
 
 def two_stacks(rng: random.Random, kind: str) -> Row:
@@ -170,11 +177,12 @@ def two_stacks(rng: random.Random, kind: str) -> Row:
             "decoder_layers": rng.randint(2, layers),
         },
         **{"encoder_attention_heads": w["heads"], "decoder_attention_heads": w["heads"], "dropout": drop},
+        **{"activation_dropout": rng.choice([0.0, 0.1])},
         **{"encoder_ffn_dim": 4 * w["hidden"], "decoder_ffn_dim": 4 * w["hidden"], "vocab_size": 51865},
     }
     if kind == "whisper":
         return out | {"num_mel_bins": 80, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return out | {"max_position_embeddings": 1024}
+    return out | {"max_position_embeddings": 1024, "pad_token_id": 1, "decoder_start_token_id": 2}
 
 
 def like_t5(rng: random.Random, kind: str) -> Row:
@@ -186,9 +194,19 @@ def like_t5(rng: random.Random, kind: str) -> Row:
     }
 
 
-IMAGES = ("deit", "dinov2")
-STACKS = ("bart", "mbart", "pegasus", "whisper")
-ENCODERS = ("xlm-roberta", "camembert", "distilbert", "electra", "albert", "modernbert", "deberta-v2", "mpnet")
+IMAGES = ("deit", "dinov2", "dinov2_with_registers")
+STACKS = ("bart", "plbart", "blenderbot-small", "marian", "mbart", "pegasus", "blenderbot", "m2m_100", "whisper")
+ENCODERS = (
+    "xlm-roberta",
+    "camembert",
+    "data2vec-text",
+    "distilbert",
+    "electra",
+    "albert",
+    "modernbert",
+    "deberta-v2",
+    "mpnet",
+)
 KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(like_llama, kind=kind) for kind in LIKE_LLAMA},
     **{kind: partial(with_experts, kind=kind) for kind in WITH_EXPERTS},
@@ -197,7 +215,7 @@ KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(of_images, kind=kind) for kind in IMAGES},
     **{kind: partial(two_stacks, kind=kind) for kind in STACKS},
     **{kind: partial(like_t5, kind=kind) for kind in ("mt5", "umt5")},
-    **{"opt": opt, "bloom": bloom, "falcon": falcon},
+    **{"opt": opt, "bloom": bloom, "falcon": falcon, "gpt_neo": gpt_neo},
 }
 CLASSES = {
     **{kind: "AutoModelForMaskedLM" for kind in ENCODERS},
@@ -208,6 +226,6 @@ CLASSES = {
 LONGEST = {
     **{kind: 512 for kind in ENCODERS},
     **{kind: 1024 for kind in STACKS},
-    **{kind: 2048 for kind in ("opt", "gptj", "codegen", "gpt_bigcode", "mt5", "umt5")},
+    **{kind: 2048 for kind in ("opt", "gptj", "codegen", "gpt_bigcode", "gpt_neo", "mt5", "umt5")},
     **{"modernbert": 8192, "whisper": 256},
 }

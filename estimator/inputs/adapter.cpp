@@ -104,15 +104,24 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
 std::vector<std::string> usual_targets(const TrainingRun& run) {
   if (run.model.pipeline) return usual_denoiser_targets(*run.model.pipeline);
   const std::string& type = run.model.type;
-  if (type == "gpt2") return {"c_attn"};
-  if (type == "gpt_neox") return {"query_key_value"};
-  if (type == "phi") return {"q_proj", "v_proj", "fc1", "fc2"};
-  constexpr std::array<std::string_view, 10> kQueriesAndValues = {
-      "llama", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "opt"};
-  if (std::find(kQueriesAndValues.begin(), kQueriesAndValues.end(), type) != kQueriesAndValues.end())
-    return {"q_proj", "v_proj"};
-  if (type == "bert" || type == "roberta" || type == "xlm-roberta") return {"query", "value"};
-  if (type == "t5" || type == "mt5") return {"q", "v"};
+  struct Usual {
+    std::vector<std::string> targets;
+    std::vector<std::string_view> types;
+  };
+  static const std::vector<Usual> kUsual = {
+      {{"q_proj", "v_proj"},
+       {"llama", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "opt",
+        "bart", "gptj", "gpt_neo", "llama4"}},
+      {{"query", "value"}, {"bert", "roberta", "xlm-roberta", "electra"}},
+      {{"query_proj", "value_proj"}, {"deberta-v2"}},
+      {{"query_key_value"}, {"gpt_neox", "bloom", "falcon"}},
+      {{"c_attn"}, {"gpt2", "gpt_bigcode"}},
+      {{"qkv_proj"}, {"codegen"}},
+      {{"q", "v"}, {"t5", "mt5"}},
+      {{"q_proj", "v_proj", "fc1", "fc2"}, {"phi"}}};
+  for (const Usual& usual : kUsual) {
+    if (std::find(usual.types.begin(), usual.types.end(), type) != usual.types.end()) return usual.targets;
+  }
   return {};
 }
 

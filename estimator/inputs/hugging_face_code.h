@@ -10,14 +10,9 @@
 
 namespace spillway::estimator {
 
-// `known` is false where the type's code is not written down.
+// `known` is false where the type's code is not written down; what is said of its attention and of its
+// checkpoints holds all the same.
 ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& model);
-
-// Tells whether a type keeps all activations whatever it is asked for.
-bool recomputes_nothing(KeyValues& values, const std::string& prefix, const Model& model);
-
-// Tells whether a type has no attention but its own code's, which keeps all scores.
-bool computes_all_scores(KeyValues& values, const std::string& prefix, const Model& model);
 
 // The same as read_code of a tower of images, from its part of the file.
 ModelCode read_vision_code(KeyValues& values, const std::string& prefix, const Tower& tower);

@@ -82,6 +82,7 @@ constexpr std::array kFamilies = {
     Family{.type = "arcee", .gated = false},
     kErnie,
     named("paddleocr_vl_text", kErnie),
+    named("paddleocr_vl", kErnie),  // as the file beside its weights is written, in one level
     Family{
         .type = "seed_oss", .query_key_value_bias = true, .attention_output_bias_key = "attention_out_bias"},
     Family{.type = "granite", .tied = true},
@@ -128,6 +129,7 @@ constexpr std::array kFamilies = {
     Family{.type = "flex_olmo", .head_norms = HeadNorms::kWholeWidth},
     Family{.type = "olmoe", .head_norms = HeadNorms::kWholeWidth},
     Family{.type = "exaone4", .head_norms = HeadNorms::kOfOneHead},
+    Family{.type = "exaone4_5_text", .head_norms = HeadNorms::kOfOneHead},
     Family{.type = "glm", .query_key_value_bias = true, .attention_output_bias_key = nullptr},
     kGlm4,
     named("glm4v_text", kGlm4),
@@ -150,6 +152,7 @@ constexpr std::array kFamilies = {
     Family{.type = "phimoe", .norm_vectors = 2},
     Family{.type = "deepseek_v2", .feed_forward_bias_key = nullptr},
     Family{.type = "deepseek_v3"},
+    Family{.type = "kimi_k2"},
     Family{.type = "minicpm3"},
     Family{.type = "mistral4"},
     Family{.type = "youtu"},

@@ -190,26 +190,40 @@ std::string not_played(const TrainingRun& run) {
   return can_play(run.model) ? "" : "this type of model";
 }
 
+void check_checkpoints(KeyValues& values, TrainingRun& run) {
+  if (run.training.recompute != Recompute::kFull) return;
+  if (run.code.refuses_checkpoints)
+    values.complain(
+        fmt::format("train.recompute: 'full' is not allowed; transformers' model_type '{}' has no gradient "
+                    "checkpointing; allowed: none",
+                    run.model.type));
+  if (!run.code.ignores_checkpoints) return;
+  run.training.recompute = Recompute::kNone;
+  run.notes.warnings.push_back(fmt::format(
+      "train.recompute: transformers 4 keeps all activations of model_type '{}', whatever it is asked for",
+      run.model.type));
+}
+
+// Of a type whose code is played each tower's code says what its attention is.
+void check_attention(KeyValues& values, TrainingRun& run, bool is_played) {
+  if (run.training.attention != AttentionKernel::kFlash || !run.code.own_attention) return;
+  if (!is_played) run.training.attention = AttentionKernel::kMaterialised;
+  const std::string version = values.text("model.transformers_version", "4.57");
+  run.notes.warnings.push_back(
+      fmt::format("train.attention: model_type '{}' has no scaled_dot_product_attention in transformers {}: "
+                  "all scores are counted, which kernels of flash attention would not keep",
+                  run.model.type, version));
+}
+
 // Transformers' own code where it can be played, else the formulas of lean code.
 void read_transformers(KeyValues& values, TrainingRun& run) {
   if (run.framework != Framework::kTransformers) return;
   run.code = read_code(values, "model.", run.model);
   const Tower& first = run.model.towers.front();
   if (first.connector) run.vision_code = read_vision_code(values, "model.vision_config.", first);
-  if (run.training.recompute == Recompute::kFull && recomputes_nothing(values, "model.", run.model)) {
-    run.training.recompute = Recompute::kNone;
-    run.notes.warnings.push_back(fmt::format(
-        "train.recompute: transformers 4 keeps all activations of model_type '{}', whatever it is asked for",
-        run.model.type));
-  }
-  if (run.training.attention == AttentionKernel::kFlash && computes_all_scores(values, "model.", run.model)) {
-    run.training.attention = AttentionKernel::kMaterialised;
-    run.notes.warnings.push_back(
-        fmt::format("train.attention: model_type '{}' has no scaled_dot_product_attention: its own code is "
-                    "counted, which keeps all scores",
-                    run.model.type));
-  }
+  check_checkpoints(values, run);
   const std::string problem = not_played(run);
+  check_attention(values, run, problem.empty());
   if (problem.empty()) return;
   // Adapters are counted beside transformers' own code alone.
   if (values.has("adapter.kind") && values.peek("adapter.kind") != "none")

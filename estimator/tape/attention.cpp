@@ -35,7 +35,7 @@ bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second)
 AttentionPath Layers::path(const Attention& block) const {
   if (code_.biased_attention && run_.training.attention == AttentionKernel::kFlash)
     return block.cross ? AttentionPath::kEfficient : AttentionPath::kMath;
-  if (code_.eager_attention || run_.training.attention != AttentionKernel::kFlash)
+  if (code_.eager_attention || code_.own_attention || run_.training.attention != AttentionKernel::kFlash)
     return AttentionPath::kEager;
   if (code_.broadcasts_heads && block.heads != block.key_value_heads) return AttentionPath::kMath;
   const bool half = run_.training.precision != Precision::kFp32;
@@ -99,7 +99,8 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
   if (code_.projection == ProjectionCode::kSliced)
     return {op_.slice(all, tokens_ * query), op_.slice(all, tokens_ * key), op_.slice(all, tokens_ * key)};
   const std::vector<Tensor> parts = op_.split(all, {tokens_ * query, tokens_ * key, tokens_ * key});
-  return {parts[0], parts[1], parts[2]};
+  return {head_norm(parts[0], block, static_cast<double>(block.heads)),
+          head_norm(parts[1], block, static_cast<double>(block.key_value_heads)), parts[2]};
 }
 
 // DynamicLayer.update: torch.cat of what was there, which is nothing but has the keys' type, and of what
@@ -206,9 +207,10 @@ Tensor Layers::by_relative_position(const Heads& heads, double scores) {
     const Tensor& of = i == 0 ? heads.query : heads.key;
     const double table = hidden_ * span * batch_;
     const Tensor all = product(op_, of, tape_.make(table, of.element), scores / sequence_ * span);
-    // gather_backward reads what was gathered from.
+    // gather_backward reads what was gathered from, and where.
     Tape::Recorder recorder(tape_, {all.edge});
     recorder.save(all.data);
+    recorder.save(tape_.make(sequence_ * sequence_, 8).data);
     Tensor picked = tape_.make(scores, all.element);
     picked.edge = recorder.finish([bytes = all.bytes()](Backward& run) { run.give(0, run.make(bytes)); });
     picked = op_.scale(picked);

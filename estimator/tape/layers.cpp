@@ -118,10 +118,10 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
     const auto* mlp = std::get_if<Mlp>(&layer.back());
     const bool shared = mlp != nullptr && mlp->norm_parameters == 0;
     Tensor normed = norm(x, hidden_);
-    const Tensor first = block(layer[0], normed);
+    const Tensor first = dropped(block(layer[0], normed), code_.hidden_dropout);
     if (!shared) normed.reset();
     tape_.set_purpose(Purpose::kNorms);
-    const Tensor second = block(layer[1], shared ? normed : norm(x, hidden_));
+    const Tensor second = dropped(block(layer[1], shared ? normed : norm(x, hidden_)), code_.hidden_dropout);
     tape_.set_purpose(Purpose::kNorms);
     return op_.add(op_.add(second, first), x);
   }
@@ -147,7 +147,7 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
 Tensor Layers::feed_forward(const Mlp& block, const Tensor& x) {
   const ModuleNames& names = code_.names;
   const auto ffn = static_cast<double>(block.ffn);
-  const double inner_dropout = code_.eager_attention ? code_.hidden_dropout : 0;  // T5
+
   const double wide = x.elements / hidden_ * ffn;
   Tensor out;
   if (block.gated && code_.joined_feed_forward) {
@@ -159,7 +159,7 @@ Tensor Layers::feed_forward(const Mlp& block, const Tensor& x) {
   out = projected(x, block.gated ? names.gate : names.up, hidden_, ffn, block.bias);
   out = activated(out);
   if (block.gated) out = op_.multiply(out, projected(x, names.up, hidden_, ffn, block.bias));
-  out = dropped(out, inner_dropout);
+  out = dropped(out, code_.inner_dropout);
   return projected(out, names.down, ffn, hidden_, block.bias);
 }
 

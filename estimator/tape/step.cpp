@@ -71,11 +71,11 @@ class StepPlayer {
     return x;
   }
 
-  // A narrower table's rows become as wide as layers are (ELECTRA, OPT).
+  // A narrower table's rows become as wide as layers are (ELECTRA).
   Tensor widened(const Layers& layers, const Tower& tower, const Tensor& x) {
     const auto narrow = static_cast<double>(table_width(run_.model));
     if (tower.connector || run_.model.vocabulary == 0 || narrow == hidden_) return x;
-    return op_.linear(x, layers.matrix(narrow, hidden_, code_->masked_language_head));
+    return op_.linear(x, layers.matrix(narrow, hidden_, true));
   }
 
   double width(const Tower& tower) const { return static_cast<double>(tower_width(run_.model, tower)); }
@@ -233,8 +233,6 @@ class StepPlayer {
       x = op_.linear(x, layers.matrix(hidden_, narrow, true));
       x = layers.activated(x);
       x = layers.norm(x, narrow);
-    } else if (narrow != hidden_) {
-      x = op_.linear(x, layers.matrix(hidden_, narrow, false));
     }
     Matrix head{run_.model.tied ? table_
                                 : tape_.weight(narrow * vocabulary_, weight_element_,
@@ -244,6 +242,7 @@ class StepPlayer {
                 narrow, vocabulary_};
     Tensor logits = op_.linear(x, head);
     if (code_->scales_logits) logits = op_.scale(logits);
+    if (code_->adds_to_logits) logits = op_.scale(logits, std::max(logits.element, weight_element_));
     if (code_->caps_logits) {
       logits = op_.scale(logits);
       logits = op_.activation_of_result(logits);

@@ -1,0 +1,57 @@
+// Says of each type of transformers' models what its code does where the file does not say otherwise.
+// Sources: transformers 4.57 and 5.17, models/<type>/modeling_<type>.py and configuration_<type>.py.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "estimator/model_code.h"
+
+namespace spillway::estimator {
+
+// Says since when a type's class has _supports_sdpa. Without it the type's own code keeps all scores.
+enum class Sdpa { kHas, kSinceFive, kNone };
+
+// Says whether a type's layers can be recomputed. GPTBigCodeBlock of transformers 4 is no
+// GradientCheckpointingLayer, nor does its model call checkpoint(); MPNet and ALBERT raise an error.
+enum class Checkpoints { kHas, kIgnoredBeforeFive, kRefused };
+
+struct CodeRow {
+  std::string_view type;
+  Sdpa sdpa = Sdpa::kHas;
+  Checkpoints checkpoints = Checkpoints::kHas;
+  bool scores_in_fp32 = false;       // as in ModelCode
+  bool first_has_no_window = false;  // with a pattern of windows: the first layer, and each n-th after it
+  NormCode norm = NormCode::kLlama;
+  ProjectionCode projection = ProjectionCode::kSeparate;
+  std::string_view activation = "silu";
+  ResidualCode residual = ResidualCode::kBefore;
+  double rotary = 1;
+  double dropout = 0;             // hidden and of the embedding
+  double attention_dropout = -1;  // negative: the same
+  bool encoder = false;
+  int64_t window = 0;
+  int64_t window_pattern = 0;  // each n-th layer has none
+  bool caches_in_training = true;
+  bool joins_gate_and_up = false;  // they are one matrix
+  bool copies_rotated = false;     // as in ModelCode
+  bool conv1d = false;             // matrices are kept transposed
+  bool scales_embedding = false;
+  bool caps = false;             // scores and logits are capped
+  bool only_windowed = false;    // layers without a window do not rotate
+  bool three_positions = false;  // positions have three dimensions, which say nothing of packed sequences
+  bool embedding_norm = false;
+  bool masked_language_head = false;
+  bool layer_scale = false;
+  bool two_stacks = false;  // BART and its like: no cache beside labels, and a loss of logits as they are
+  ModuleNames names = {};
+};
+
+// Null where the type's code is not written down.
+const CodeRow* find_code_row(std::string_view type);
+
+// These know types whose code is not written down too.
+Sdpa sdpa_of(std::string_view type);
+Checkpoints checkpoints_of(std::string_view type);
+
+}  // namespace spillway::estimator
