@@ -96,7 +96,8 @@ def free_bytes() -> int:
 
 
 def check_counters() -> None:
-    now = {name: torch.cuda.memory_stats()[f"{name}_bytes.all.current"] for name in COUNTERS}
+    stats = torch.cuda.memory_stats()  # of one moment: blocks come back while a program looks
+    now = {name: stats[f"{name}_bytes.all.current"] for name in COUNTERS}
     assert now["requested"] <= now["active"] <= now["reserved"] and now["allocated"] <= now["active"], now
     if spillway.installed():
         check(library().spw_validate(0))
