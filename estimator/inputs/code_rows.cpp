@@ -11,8 +11,10 @@ constexpr CodeRow code_named(std::string_view type, CodeRow row) {
   return row;
 }
 
-constexpr CodeRow code_with_sdpa(std::string_view type, CodeRow row, Sdpa sdpa) {
-  row.sdpa = sdpa;
+// The row of another type, which `change` makes this one's.
+template <typename Change>
+constexpr CodeRow changed(std::string_view type, CodeRow row, Change change) {
+  change(row);
   return code_named(type, row);
 }
 
@@ -28,21 +30,10 @@ constexpr CodeRow kBertCode{
     .masked_language_head = true,
     .names = {
         .query = "query", .key = "key", .value = "value", .output = "dense", .up = "dense", .down = "dense"}};
-constexpr CodeRow kDistilBertCode{.type = "distilbert",
-                                  .norm = NormCode::kLayerNorm,
-                                  .activation = "gelu",
-                                  .residual = ResidualCode::kBehind,
-                                  .rotary = 0,
-                                  .dropout = 0.1,
-                                  .encoder = true,
-                                  .embedding_norm = true,
-                                  .masked_language_head = true,
-                                  .names = {.query = "q_lin",
-                                            .key = "k_lin",
-                                            .value = "v_lin",
-                                            .output = "out_lin",
-                                            .up = "lin1",
-                                            .down = "lin2"}};
+constexpr CodeRow kDistilBertCode = changed("distilbert", kBertCode, [](CodeRow& row) {
+  row.names = {
+      .query = "q_lin", .key = "k_lin", .value = "v_lin", .output = "out_lin", .up = "lin1", .down = "lin2"};
+});
 constexpr CodeRow kGpt2Code{
     .type = "gpt2",
     .norm = NormCode::kLayerNorm,
@@ -61,24 +52,14 @@ constexpr CodeRow kT5Code{
     .dropout = 0.1,
     .names = {
         .query = "q", .key = "k", .value = "v", .output = "o", .gate = "wi_0", .up = "wi_1", .down = "wo"}};
-constexpr CodeRow kMt5Code{.type = "mt5",
-                           .sdpa = Sdpa::kSinceFive,
-                           .norm = NormCode::kT5,
-                           .activation = "gelu_new",
-                           .rotary = 0,
-                           .dropout = 0.1,
-                           .names = kT5Code.names};
+constexpr CodeRow kMt5Code = changed("mt5", kT5Code, [](CodeRow& row) { row.activation = "gelu_new"; });
 constexpr CodeRow kGlmCode{.type = "glm",
                            .rotary = 0.5,
                            .joins_gate_and_up = true,
                            .copies_rotated = true,
                            .names = {.gate = "gate_up_proj"}};
-constexpr CodeRow kGlm4Code{.type = "glm4",
-                            .residual = ResidualCode::kBoth,
-                            .rotary = 0.5,
-                            .joins_gate_and_up = true,
-                            .copies_rotated = true,
-                            .names = kGlmCode.names};
+constexpr CodeRow kGlm4Code =
+    changed("glm4", kGlmCode, [](CodeRow& row) { row.residual = ResidualCode::kBoth; });
 constexpr CodeRow kVitCode{.type = "vit",
                            .norm = NormCode::kLayerNorm,
                            .activation = "gelu",
@@ -86,19 +67,16 @@ constexpr CodeRow kVitCode{.type = "vit",
                            .encoder = true,
                            .names = kBertCode.names};
 
-constexpr CodeRow kDinoCode{.type = "dinov2",
-                            .norm = NormCode::kLayerNorm,
-                            .activation = "gelu",
-                            .rotary = 0,
-                            .encoder = true,
-                            .layer_scale = true,
-                            .names = {.query = "query",
-                                      .key = "key",
-                                      .value = "value",
-                                      .output = "dense",
-                                      .gate = "weights_in",
-                                      .up = "fc1",
-                                      .down = "fc2"}};
+constexpr CodeRow kDinoCode = changed("dinov2", kVitCode, [](CodeRow& row) {
+  row.layer_scale = true;
+  row.names = {.query = "query",
+               .key = "key",
+               .value = "value",
+               .output = "dense",
+               .gate = "weights_in",
+               .up = "fc1",
+               .down = "fc2"};
+});
 
 constexpr CodeRow kBartCode{.type = "bart",
                             .norm = NormCode::kLayerNorm,
@@ -110,24 +88,10 @@ constexpr CodeRow kBartCode{.type = "bart",
                             .embedding_norm = true,
                             .two_stacks = true,
                             .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}};
-// The same with norms before blocks.
-constexpr CodeRow kMbartCode{.type = "mbart",
-                             .norm = NormCode::kLayerNorm,
-                             .activation = "gelu",
-                             .rotary = 0,
-                             .dropout = 0.1,
-                             .attention_dropout = 0,
-                             .embedding_norm = true,
-                             .two_stacks = true,
-                             .names = kBartCode.names};
-constexpr CodeRow kPegasusCode{.type = "pegasus",
-                               .norm = NormCode::kLayerNorm,
-                               .activation = "gelu",
-                               .rotary = 0,
-                               .dropout = 0.1,
-                               .attention_dropout = 0,
-                               .two_stacks = true,
-                               .names = kBartCode.names};
+constexpr CodeRow kMbartCode =
+    changed("mbart", kBartCode, [](CodeRow& row) { row.residual = ResidualCode::kBefore; });
+constexpr CodeRow kPegasusCode =
+    changed("pegasus", kMbartCode, [](CodeRow& row) { row.embedding_norm = false; });
 
 constexpr CodeRow kClipCode{.type = "clip_vision_model",
                             .norm = NormCode::kLayerNorm,
@@ -146,77 +110,53 @@ constexpr CodeRow kQwenTowerCode{.type = "qwen2_5_vl_tower",
                                  .projection = ProjectionCode::kSplit,
                                  .encoder = true,
                                  .names = {.joined = "qkv", .output = "proj"}};
-constexpr CodeRow kTurnedSiglipCode{.type = "video_llama_3_tower",
-                                    .norm = NormCode::kLayerNorm,
-                                    .activation = "gelu_pytorch_tanh",
-                                    .encoder = true,
-                                    .names = kClipCode.names};
+constexpr CodeRow kTurnedSiglipCode =
+    changed("video_llama_3_tower", kSiglipCode, [](CodeRow& row) { row.rotary = 1; });
 
 constexpr CodeRow kExaone4Code{.type = "exaone4",
                                .residual = ResidualCode::kAfter,
                                .window = 4096,
                                .window_pattern = 4,
                                .only_windowed = true};
-constexpr CodeRow kGlm4vCode{.type = "glm4v_text",
-                             .residual = ResidualCode::kBoth,
-                             .rotary = 0.5,
-                             .joins_gate_and_up = true,
-                             .copies_rotated = true,
-                             .three_positions = true,
-                             .names = kGlmCode.names};
-constexpr CodeRow kDebertaCode{.type = "deberta-v2",
-                               .sdpa = Sdpa::kNone,
-                               .norm = NormCode::kLayerNorm,
-                               .activation = "gelu",
-                               .residual = ResidualCode::kBehind,
-                               .rotary = 0,
-                               .dropout = 0.1,
-                               .encoder = true,
-
-                               .embedding_norm = true,
-                               .masked_language_head = true,
-                               .names = {.query = "query_proj",
-                                         .key = "key_proj",
-                                         .value = "value_proj",
-                                         .output = "dense",
-                                         .up = "dense",
-                                         .down = "dense"}};
-constexpr CodeRow kMpnetCode{
-    .type = "mpnet",
-    .sdpa = Sdpa::kNone,
-    .checkpoints = Checkpoints::kRefused,
-    .norm = NormCode::kLayerNorm,
-    .activation = "gelu",
-    .residual = ResidualCode::kBehind,
-    .rotary = 0,
-    .dropout = 0.1,
-    .encoder = true,
-
-    .embedding_norm = true,
-    .masked_language_head = true,
-    .names = {.query = "q", .key = "k", .value = "v", .output = "o", .up = "dense", .down = "dense"}};
-constexpr CodeRow kPlbartCode{.type = "plbart",
-                              .norm = NormCode::kLayerNorm,
-                              .activation = "gelu",
-                              .residual = ResidualCode::kBehind,
-                              .rotary = 0,
-                              .dropout = 0.1,
-                              .embedding_norm = true,
-                              .two_stacks = true,
-                              .names = kBartCode.names};
-constexpr CodeRow kM2mCode{.type = "m2m_100",
-                           .norm = NormCode::kLayerNorm,
-                           .activation = "relu",
-                           .rotary = 0,
-                           .dropout = 0.1,
-                           .two_stacks = true,
-                           .names = kBartCode.names};
-constexpr CodeRow kWhisperCode{.type = "whisper",
-                               .norm = NormCode::kLayerNorm,
-                               .activation = "gelu",
-                               .rotary = 0,
-                               .two_stacks = true,
-                               .names = kBartCode.names};
+constexpr CodeRow kGlm4vCode =
+    changed("glm4v_text", kGlm4Code, [](CodeRow& row) { row.three_positions = true; });
+constexpr CodeRow kDebertaCode = changed("deberta-v2", kBertCode, [](CodeRow& row) {
+  row.sdpa = Sdpa::kNone;
+  row.names = {.query = "query_proj",
+               .key = "key_proj",
+               .value = "value_proj",
+               .output = "dense",
+               .up = "dense",
+               .down = "dense"};
+});
+constexpr CodeRow kMpnetCode = changed("mpnet", kBertCode, [](CodeRow& row) {
+  row.sdpa = Sdpa::kNone;
+  row.checkpoints = Checkpoints::kRefused;
+  row.names = {.query = "q", .key = "k", .value = "v", .output = "o", .up = "dense", .down = "dense"};
+});
+constexpr CodeRow kPlbartCode =
+    changed("plbart", kBartCode, [](CodeRow& row) { row.attention_dropout = -1; });
+constexpr CodeRow kM2mCode = changed("m2m_100", kPegasusCode, [](CodeRow& row) {
+  row.activation = "relu";
+  row.attention_dropout = -1;
+});
+constexpr CodeRow kWhisperCode = changed("whisper", kPegasusCode, [](CodeRow& row) { row.dropout = 0; });
+constexpr CodeRow kGptjCode{.type = "gptj",
+                            .sdpa = Sdpa::kNone,
+                            .scores_in_fp32 = true,
+                            .norm = NormCode::kLayerNorm,
+                            .activation = "gelu_new",
+                            .residual = ResidualCode::kParallel,
+                            .names = {.output = "out_proj", .up = "fc_in", .down = "fc_out"}};
+constexpr CodeRow kGemma2Code{.type = "gemma2",
+                              .norm = NormCode::kGemma,
+                              .activation = "gelu_pytorch_tanh",
+                              .residual = ResidualCode::kBoth,
+                              .window = 4096,
+                              .window_pattern = 2,
+                              .caches_in_training = false,
+                              .scales_embedding = true,
+                              .caps = true};
 
 constexpr std::array kCodeRows = {
     CodeRow{.type = "llama"},
@@ -251,23 +191,8 @@ constexpr std::array kCodeRows = {
             .norm = NormCode::kGemma,
             .activation = "gelu_pytorch_tanh",
             .scales_embedding = true},
-    CodeRow{.type = "gemma2",
-            .norm = NormCode::kGemma,
-            .activation = "gelu_pytorch_tanh",
-            .residual = ResidualCode::kBoth,
-            .window = 4096,
-            .window_pattern = 2,
-            .caches_in_training = false,
-            .scales_embedding = true,
-            .caps = true},
-    CodeRow{.type = "vaultgemma",
-            .norm = NormCode::kGemma,
-            .activation = "gelu_pytorch_tanh",
-            .window = 4096,
-            .window_pattern = 2,
-            .caches_in_training = false,
-            .scales_embedding = true,
-            .caps = true},
+    kGemma2Code,
+    changed("vaultgemma", kGemma2Code, [](CodeRow& row) { row.residual = ResidualCode::kBefore; }),
     CodeRow{.type = "gemma3_text",
             .norm = NormCode::kGemma,
             .activation = "gelu_pytorch_tanh",
@@ -299,21 +224,8 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "phimoe", .norm = NormCode::kLayerNorm},
     CodeRow{.type = "ernie4_5_moe"},
     CodeRow{.type = "glm4_moe", .rotary = 0.5, .copies_rotated = true},
-    CodeRow{.type = "gptj",
-            .sdpa = Sdpa::kNone,
-            .scores_in_fp32 = true,
-            .norm = NormCode::kLayerNorm,
-            .activation = "gelu_new",
-            .residual = ResidualCode::kParallel,
-            .names = {.output = "out_proj", .up = "fc_in", .down = "fc_out"}},
-    CodeRow{.type = "codegen",
-            .sdpa = Sdpa::kNone,
-            .scores_in_fp32 = true,
-            .norm = NormCode::kLayerNorm,
-            .projection = ProjectionCode::kSplit,
-            .activation = "gelu_new",
-            .residual = ResidualCode::kParallel,
-            .names = {.output = "out_proj", .up = "fc_in", .down = "fc_out"}},
+    kGptjCode,
+    changed("codegen", kGptjCode, [](CodeRow& row) { row.projection = ProjectionCode::kSplit; }),
     CodeRow{.type = "gpt_neo",
             .sdpa = Sdpa::kNone,
             .scores_in_fp32 = true,
@@ -400,9 +312,9 @@ constexpr std::array kCodeRows = {
     code_named("roberta", kBertCode),
     code_named("xlm-roberta", kBertCode),
     code_named("camembert", kBertCode),
-    code_with_sdpa("data2vec-text", kBertCode, Sdpa::kSinceFive),
+    changed("data2vec-text", kBertCode, [](CodeRow& row) { row.sdpa = Sdpa::kSinceFive; }),
     kDebertaCode,
-    code_with_sdpa("electra", kBertCode, Sdpa::kSinceFive),
+    changed("electra", kBertCode, [](CodeRow& row) { row.sdpa = Sdpa::kSinceFive; }),
     kMpnetCode,
     kDistilBertCode,
     kT5Code,
@@ -416,15 +328,7 @@ constexpr std::array kCodeRows = {
     code_named("blenderbot", kPegasusCode),
     kM2mCode,
     kWhisperCode,
-    CodeRow{.type = "marian",
-            .norm = NormCode::kLayerNorm,
-            .activation = "gelu",
-            .residual = ResidualCode::kBehind,
-            .rotary = 0,
-            .dropout = 0.1,
-            .attention_dropout = 0,
-            .two_stacks = true,
-            .names = kBartCode.names},
+    changed("marian", kBartCode, [](CodeRow& row) { row.embedding_norm = false; }),
     kVitCode,
     code_named("deit", kVitCode),
     code_named("vit_msn", kVitCode),

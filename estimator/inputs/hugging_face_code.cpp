@@ -118,7 +118,8 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.masks_without_cache = old && row.norm != NormCode::kT5 && !row.three_positions && !row.two_stacks;
 }
 
-// Falcon is GPT-NeoX without the newer keys, and something else with biases by positions.
+// Older Falcons have their blocks one after the other, or biases by positions, whose code is not written
+// down.
 void read_falcon(CodeReader& in, ModelCode& code) {
   code.known = !in.flag("alibi", false);
   code.repeats_first = in.flag("new_decoder_architecture", false);
