@@ -28,6 +28,7 @@ enum class ActivationCode {
   kGeluNew,    // written out: 0.5 x (1 + tanh(c (x + 0.044715 x^3)))
   kGeluQuick,  // x sigmoid(1.702 x)
   kSquaredRelu,
+  kXielu,  // written out, with two trained numbers (Apertus)
 };
 
 enum class ResidualCode {
@@ -38,8 +39,17 @@ enum class ResidualCode {
   kParallel,  // both blocks read the same input
 };
 
+// How the elements of a head that are rotated stand in it.
+enum class RotationCode {
+  kHalves,       // rotate_half
+  kPairs,        // elements next to each other are a pair
+  kPairsCopied,  // the same, put into halves first (transformers 4)
+  kComplex,      // pairs are complex numbers (DeepSeek-V2)
+};
+
 enum class ExpertsCode {
   kLoop,     // transformers 4: a loop over experts that have tokens
+  kSorted,   // DeepSeek-V2 of transformers 4: tokens sorted by experts, a product for each
   kGrouped,  // transformers 5: tokens sorted by experts, grouped products
 };
 
@@ -85,6 +95,9 @@ struct ModelCode {
   bool sinks = false;                // a score beside those of keys
   bool always_masked = false;        // a mask is made whatever the samples are
   bool clamps_gates = false;         // experts' (gpt-oss)
+  RotationCode rotation = RotationCode::kHalves;
+  bool caches_latent = false;        // latent attention's narrow rows are cached, not keys and values
+  bool router_in_fp32 = false;       // a copy of what goes into the product with the router
   bool experts_in_fp32 = false;      // experts' results are weighted and added up in fp32 (GLM 4.5)
   bool bidirectional = false;
   bool scales_embedding = false;

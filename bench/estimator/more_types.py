@@ -27,6 +27,7 @@ LIKE_LLAMA = (
         "phi",
     ),
     "vaultgemma",
+    *("apertus", "bitnet", "ministral3", "gemma3n_text", "gemma4_text", "lfm2", "youtu", "minicpm3"),
 )
 WITH_EXPERTS = (
     "olmoe",
@@ -37,7 +38,9 @@ WITH_EXPERTS = (
     "glm4_moe",
     "deepseek_v3",
     "ernie4_5_moe",
+    *("deepseek_v2", "glm4_moe_lite", "minimax_m2", "flex_olmo", "solar_open"),
 )
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "minicpm3")
 
 
 def sizes_of(rng: random.Random) -> Row:
@@ -56,26 +59,36 @@ def like_llama(rng: random.Random, kind: str) -> Row:
     }
     if kind in ("glm", "glm4", "seed_oss", "ernie4_5", "helium", "ministral", "vaultgemma"):
         out["head_dim"] = w["head"]
+    return out | (latent(rng, kind, out) if kind in LATENT else {})
+
+
+def latent(rng: random.Random, kind: str, row: Row) -> Row:
+    """DeepSeek's attention: keys and values are made of a narrow row for each token."""
+    out = {
+        **{"kv_lora_rank": rng.choice([128, 256, 512]), "q_lora_rank": rng.choice([None, 512, 768])},
+        **{"qk_rope_head_dim": rng.choice([32, 64]), "qk_nope_head_dim": rng.choice([64, 128]), "v_head_dim": 128},
+        **{"num_key_value_heads": row["num_attention_heads"]},
+    }
+    if kind in ("youtu", "minicpm3", "glm4_moe_lite"):
+        out["q_lora_rank"] = 768
     return out
 
 
 def with_experts(rng: random.Random, kind: str) -> Row:
     out = like_llama(rng, kind) | {"num_hidden_layers": rng.randint(2, 8), "num_experts_per_tok": 2}
     count, ffn = rng.choice([4, 8]), out["intermediate_size"] // 4
-    if kind in ("olmoe", "granitemoe", "phimoe", "gpt_oss"):
-        out |= {"num_experts" if kind == "olmoe" else "num_local_experts": count, "intermediate_size": ffn}
+    if kind in ("olmoe", "granitemoe", "phimoe", "gpt_oss", "minimax_m2", "flex_olmo"):
+        name = "num_experts" if kind in ("olmoe", "flex_olmo") else "num_local_experts"
+        out |= {name: count, "intermediate_size": ffn}
     if kind == "gpt_oss":
         out |= {"head_dim": 64, "num_experts_per_tok": 2}
     if kind == "qwen2_moe":
         out |= {"num_experts": count, "moe_intermediate_size": ffn, "shared_expert_intermediate_size": 2 * ffn}
     if kind == "ernie4_5_moe":
         out |= {"moe_num_experts": count, "moe_k": 2, "moe_intermediate_size": ffn, "moe_num_shared_experts": 1}
-    if kind in ("glm4_moe", "deepseek_v3"):
+    if kind in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "solar_open"):
         out |= {"n_routed_experts": count, "moe_intermediate_size": ffn, "n_shared_experts": 1, "n_group": 1}
         out |= {"topk_group": 1, "first_k_dense_replace": 1, "num_hidden_layers": rng.randint(2, 8)}
-    if kind == "deepseek_v3":
-        out |= {"q_lora_rank": 512, "kv_lora_rank": 256, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
-        out |= {"v_head_dim": 128, "num_key_value_heads": out["num_attention_heads"]}
     return out
 
 
@@ -125,6 +138,24 @@ def falcon(rng: random.Random) -> Row:
     return {
         **{"model_type": "falcon", "hidden_size": w["hidden"], "num_attention_heads": w["heads"], "vocab_size": 65024},
         **{"num_hidden_layers": rng.randint(2, 20), "new_decoder_architecture": rng.random() < 0.5},
+    }
+
+
+def state_space(rng: random.Random, kind: str) -> Row:
+    w = sizes_of(rng)
+    out: Row = {
+        **{"model_type": kind, "hidden_size": w["hidden"], "num_hidden_layers": rng.randint(2, 12)},
+        **{"vocab_size": 50280, "expand": 2},
+    }
+    return out | ({"num_heads": w["hidden"] // 32, "head_dim": 64} if kind == "mamba2" else {})
+
+
+def biogpt(rng: random.Random) -> Row:
+    w = sizes_of(rng)
+    return {
+        **{"model_type": "biogpt", "hidden_size": w["hidden"], "intermediate_size": w["ffn"], "vocab_size": 42384},
+        **{"num_attention_heads": w["heads"], "num_hidden_layers": rng.randint(2, 20)},
+        **{"max_position_embeddings": 2048},
     }
 
 
@@ -206,7 +237,9 @@ ENCODERS = (
     "modernbert",
     "deberta-v2",
     "mpnet",
+    *("deberta", "megatron-bert", "roberta-prelayernorm", "xlm-roberta-xl"),
 )
+STATE_SPACES = ("mamba", "falcon_mamba", "mamba2")
 KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(like_llama, kind=kind) for kind in LIKE_LLAMA},
     **{kind: partial(with_experts, kind=kind) for kind in WITH_EXPERTS},
@@ -215,7 +248,8 @@ KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(of_images, kind=kind) for kind in IMAGES},
     **{kind: partial(two_stacks, kind=kind) for kind in STACKS},
     **{kind: partial(like_t5, kind=kind) for kind in ("mt5", "umt5")},
-    **{"opt": opt, "bloom": bloom, "falcon": falcon, "gpt_neo": gpt_neo},
+    **{kind: partial(state_space, kind=kind) for kind in STATE_SPACES},
+    **{"biogpt": biogpt, "opt": opt, "bloom": bloom, "falcon": falcon, "gpt_neo": gpt_neo},
 }
 CLASSES = {
     **{kind: "AutoModelForMaskedLM" for kind in ENCODERS},
@@ -226,6 +260,7 @@ CLASSES = {
 LONGEST = {
     **{kind: 512 for kind in ENCODERS},
     **{kind: 1024 for kind in STACKS},
-    **{kind: 2048 for kind in ("opt", "gptj", "codegen", "gpt_bigcode", "gpt_neo", "mt5", "umt5")},
+    **{kind: 2048 for kind in ("biogpt", "opt", "gptj", "codegen", "gpt_bigcode", "gpt_neo", "mt5", "umt5")},
+    **{kind: 512 for kind in STATE_SPACES},
     **{"modernbert": 8192, "whisper": 256},
 }

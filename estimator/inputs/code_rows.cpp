@@ -28,8 +28,14 @@ constexpr CodeRow kBertCode{
     .encoder = true,
     .embedding_norm = true,
     .masked_language_head = true,
+    .softmax_as_is = true,
     .names = {
         .query = "query", .key = "key", .value = "value", .output = "dense", .up = "dense", .down = "dense"}};
+// Norms stand before blocks; the first one's takes the place of the embedding's.
+constexpr CodeRow kBertNormedBeforeCode = changed("xlm-roberta-xl", kBertCode, [](CodeRow& row) {
+  row.residual = ResidualCode::kBefore;
+  row.embedding_norm = false;
+});
 constexpr CodeRow kDistilBertCode = changed("distilbert", kBertCode, [](CodeRow& row) {
   row.names = {
       .query = "q_lin", .key = "k_lin", .value = "v_lin", .output = "out_lin", .up = "lin1", .down = "lin2"};
@@ -141,6 +147,15 @@ constexpr CodeRow kM2mCode = changed("m2m_100", kPegasusCode, [](CodeRow& row) {
   row.attention_dropout = -1;
 });
 constexpr CodeRow kWhisperCode = changed("whisper", kPegasusCode, [](CodeRow& row) { row.dropout = 0; });
+constexpr CodeRow kGlm4MoeCode{.type = "glm4_moe",
+                               .rotary = 0.5,
+                               .copies_rotated = true,
+                               .router_in_fp32 = true,
+                               .weighs_in_fp32 = true};
+constexpr CodeRow kDeepseekCode{.type = "deepseek_v3",
+                                .rotation = RotationCode::kPairs,
+                                .router_in_fp32 = true,
+                                .weighs_in_fp32 = true};
 constexpr CodeRow kGptjCode{.type = "gptj",
                             .sdpa = Sdpa::kNone,
                             .scores_in_fp32 = true,
@@ -223,7 +238,30 @@ constexpr std::array kCodeRows = {
     code_named("glm_ocr_text", kGlm4vCode),
     CodeRow{.type = "phimoe", .norm = NormCode::kLayerNorm},
     CodeRow{.type = "ernie4_5_moe"},
-    CodeRow{.type = "glm4_moe", .rotary = 0.5, .copies_rotated = true},
+    kGlm4MoeCode,
+    code_named("glm4v_moe_text", kGlm4MoeCode),
+    code_named("Glm4vMoe_text", kGlm4MoeCode),
+    code_named("solar_open", kGlm4MoeCode),
+    kDeepseekCode,
+    code_named("kimi_k2", kDeepseekCode),
+    code_named("youtu", kDeepseekCode),
+    code_named("glm4_moe_lite", kDeepseekCode),
+    changed("deepseek_v2", kDeepseekCode, [](CodeRow& row) { row.rotation = RotationCode::kComplex; }),
+    changed("minicpm3", kDeepseekCode, [](CodeRow& row) { row.rotation = RotationCode::kHalves; }),
+    changed("mistral4", kDeepseekCode, [](CodeRow& row) { row.router_in_fp32 = row.weighs_in_fp32 = false; }),
+    CodeRow{.type = "minimax_m2", .weighs_in_fp32 = true},
+    CodeRow{.type = "granitemoe"},
+    CodeRow{.type = "ministral3"},
+    CodeRow{.type = "apertus", .activation = "xielu"},
+    CodeRow{.type = "qwen3_vl_moe_text", .three_positions = true},
+    CodeRow{.type = "flex_olmo", .norm = NormCode::kGemma, .residual = ResidualCode::kAfter},
+    CodeRow{.type = "biogpt",
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu",
+            .rotary = 0,
+            .dropout = 0.1,
+            .scales_embedding = true,
+            .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}},
     kGptjCode,
     changed("codegen", kGptjCode, [](CodeRow& row) { row.projection = ProjectionCode::kSplit; }),
     CodeRow{.type = "gpt_neo",
@@ -313,6 +351,13 @@ constexpr std::array kCodeRows = {
     code_named("xlm-roberta", kBertCode),
     code_named("camembert", kBertCode),
     changed("data2vec-text", kBertCode, [](CodeRow& row) { row.sdpa = Sdpa::kSinceFive; }),
+    kBertNormedBeforeCode,
+    changed("roberta-prelayernorm", kBertNormedBeforeCode,
+            [](CodeRow& row) {
+              row.embedding_norm = true;
+              row.sdpa = Sdpa::kSinceFive;
+            }),
+    changed("megatron-bert", kBertNormedBeforeCode, [](CodeRow& row) { row.sdpa = Sdpa::kNone; }),
     kDebertaCode,
     changed("electra", kBertCode, [](CodeRow& row) { row.sdpa = Sdpa::kSinceFive; }),
     kMpnetCode,
@@ -374,10 +419,8 @@ constexpr std::array kCodeRows = {
 };
 
 // Types whose code is not written down.
-constexpr std::array kWithoutSdpa = {std::string_view("deberta"), std::string_view("megatron-bert"),
-                                     std::string_view("xglm")};
-constexpr std::array kWithoutSdpaBeforeFive = {std::string_view("roberta-prelayernorm"),
-                                               std::string_view("chinese_clip_vision_model")};
+constexpr std::array kWithoutSdpa = {std::string_view("deberta"), std::string_view("xglm")};
+constexpr std::array kWithoutSdpaBeforeFive = {std::string_view("chinese_clip_vision_model")};
 
 template <size_t kCount>
 bool has(const std::array<std::string_view, kCount>& types, std::string_view type) {

@@ -37,11 +37,15 @@ struct CodeRow {
   bool copies_rotated = false;     // as in ModelCode
   bool conv1d = false;             // matrices are kept transposed
   bool scales_embedding = false;
+  RotationCode rotation = RotationCode::kHalves;
+  bool router_in_fp32 = false;  // as in ModelCode
+  bool weighs_in_fp32 = false;  // experts' results are weighted and added up in fp32
   bool caps = false;             // scores and logits are capped
   bool only_windowed = false;    // layers without a window do not rotate
   bool three_positions = false;  // positions have three dimensions, which say nothing of packed sequences
   bool embedding_norm = false;
   bool masked_language_head = false;
+  bool softmax_as_is = false;  // eager attention's, not in fp32
   bool layer_scale = false;
   bool two_stacks = false;  // BART and its like: no cache beside labels, and a loss of logits as they are
   ModuleNames names = {};

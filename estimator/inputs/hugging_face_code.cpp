@@ -13,6 +13,7 @@ ActivationCode activation_code(std::string_view name) {
   if (name == "relu" || name == "tanh" || name == "sigmoid") return ActivationCode::kOfResult;
   if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_accurate") return ActivationCode::kGeluNew;
   if (name == "quick_gelu") return ActivationCode::kGeluQuick;
+  if (name == "xielu") return ActivationCode::kXielu;
   if (name == "relu2") return ActivationCode::kSquaredRelu;
   return ActivationCode::kOfInput;
 }
@@ -108,8 +109,11 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   const std::string version = in.text({"transformers_version"}, "4.57");
   const bool old = version.rfind("4.", 0) == 0;
   code.reentrant = old;
-  code.experts_in_fp32 = old && row.type == "glm4_moe";
-  code.experts = old ? ExpertsCode::kLoop : ExpertsCode::kGrouped;
+  code.experts = !old                       ? ExpertsCode::kGrouped
+                 : row.type == "deepseek_v2" ? ExpertsCode::kSorted
+                                             : ExpertsCode::kLoop;
+  code.caches_latent = !old;
+  if (old && code.rotation == RotationCode::kPairs) code.rotation = RotationCode::kPairsCopied;
   code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old) &&
                     (!row.two_stacks || row.type == "whisper");
   code.biased_attention = !old && row.norm == NormCode::kT5;
@@ -137,10 +141,13 @@ void copy_row(const CodeRow& row, ModelCode& code) {
   code.copies_rotated = row.copies_rotated;
   code.rotates_in_fp32 = row.norm == NormCode::kCohere;
   code.rotates_windowed = row.only_windowed;
+  code.rotation = row.rotation;
+  code.router_in_fp32 = row.router_in_fp32;
+  code.experts_in_fp32 = row.weighs_in_fp32;
   code.joined_feed_forward = row.joins_gate_and_up;
   code.transposed_matrices = row.conv1d;
   code.scores_in_fp32 = row.scores_in_fp32;
-  code.softmax_in_fp32 = !row.conv1d && row.residual != ResidualCode::kBehind && !row.two_stacks;
+  code.softmax_in_fp32 = !row.conv1d && !row.softmax_as_is && !row.two_stacks;
   code.eager_attention = row.norm == NormCode::kT5;
   code.bidirectional = row.encoder;
   code.embedding_norm = row.embedding_norm;
@@ -165,6 +172,10 @@ void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, Model
     code.residual = ResidualCode::kBefore;
   code.rotary = row.rotary > 0 ? in.number({"rotary_pct", "partial_rotary_factor"}, row.rotary, 1) : 0;
   if (row.type == "gptj" || row.type == "codegen") code.rotary = rotated_share(in, model);
+  // Latent attention's heads have a part of their own that is rotated.
+  if (row.rotation == RotationCode::kPairs && !in.flag("rope_interleave", true))
+    code.rotation = RotationCode::kHalves;
+  if (in.has("kv_lora_rank")) code.rotary = 1;
   if (row.type == "deberta-v2") read_relative_attention(in, code);
   if (row.type == "falcon") read_falcon(in, code);
   code.scales_embedding =

@@ -8,8 +8,13 @@
 namespace spillway::estimator {
 namespace {
 
-double query_elements(const Attention& block, double tokens) {
-  return tokens * static_cast<double>(block.heads * block.head_dim);
+// Elements of a head: of queries and keys, and of values.
+double key_width(const Attention& block) {
+  return static_cast<double>(block.latent ? block.latent->head_dim + block.latent->rotary_dim
+                                          : block.head_dim);
+}
+double value_width(const Attention& block) {
+  return static_cast<double>(block.latent ? block.latent->value_dim : block.head_dim);
 }
 
 }  // namespace
@@ -40,7 +45,8 @@ AttentionPath Layers::path(const Attention& block) const {
   if (code_.broadcasts_heads && block.heads != block.key_value_heads) return AttentionPath::kMath;
   const bool half = run_.training.precision != Precision::kFp32;
   if (is_masked(index_)) return AttentionPath::kEfficient;
-  if (half && static_cast<double>(block.head_dim) <= kFlashHead) return AttentionPath::kFlash;
+  if (half && key_width(block) <= kFlashHead && key_width(block) == value_width(block))
+    return AttentionPath::kFlash;
   const bool as_many = block.heads == block.key_value_heads || code_.repeats_first;
   return as_many ? AttentionPath::kEfficient : AttentionPath::kMath;
 }
@@ -115,6 +121,13 @@ Tensor Layers::cached(const Tensor& x, double element) {
 }
 
 Tensor Layers::attention(const Attention& block, const Tensor& x) {
+  Heads heads = block.latent ? latent_heads(block, x) : turned_heads(block, x);
+  const Tensor mixed = scaled_dot_product(block, std::move(heads), path(block));
+  return projected(mixed, code_.names.output, static_cast<double>(block.heads) * value_width(block), hidden_,
+                   block.output_bias);
+}
+
+Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
   Heads heads = heads_of(block, x);
   const bool rotates = !code_.rotates_windowed || code_.window <= 0 || is_windowed(index_);
   if (code_.rotary > 0 && rotates && !block.cross) {
@@ -128,9 +141,7 @@ Tensor Layers::attention(const Attention& block, const Tensor& x) {
     heads.key = cached(op_.view_of_transposed(heads.key), element);
     heads.value = cached(op_.view_of_transposed(heads.value), element);
   }
-  const Tensor mixed = scaled_dot_product(block, heads, path(block));
-  return projected(mixed, code_.names.output, static_cast<double>(block.heads * block.head_dim), hidden_,
-                   block.output_bias);
+  return heads;
 }
 
 Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, AttentionPath path) {
@@ -155,7 +166,7 @@ AttentionCall Layers::call(const Attention& block) const {
   return {batch_,
           static_cast<double>(block.heads),
           static_cast<double>(code_.repeats_first ? block.heads : block.key_value_heads),
-          static_cast<double>(block.head_dim),
+          key_width(block),
           sequence_,
           block.cross ? source_sequence_ : sequence_};
 }
@@ -221,8 +232,8 @@ Tensor Layers::by_relative_position(const Heads& heads, double scores) {
 
 // _scaled_dot_product_attention_math, and the models' own eager_attention_forward.
 Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath path) {
-  const double scores = query_elements(block, tokens_) / static_cast<double>(block.head_dim) *
-                        (block.cross ? source_sequence_ : sequence_);
+  const auto count = static_cast<double>(block.heads);
+  const double scores = tokens_ * count * (block.cross ? source_sequence_ : sequence_);
   if (!code_.repeats_first) {
     heads.key = repeated(heads.key, block);
     heads.value = repeated(heads.value, block);
@@ -262,7 +273,7 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
         probabilities = op_.scale(probabilities);
       if (code_.caps_scores) probabilities = op_.scale(op_.activation_of_result(op_.scale(probabilities)));
       // The mask, or what takes its place.
-      if (!code_.bidirectional || code_.residual == ResidualCode::kBehind)
+      if (!code_.bidirectional || !code_.softmax_in_fp32)
         probabilities = op_.scale(probabilities);
       if (code_.sinks) {
         // They are as wide as weights are, and the maximum of all is taken off.
@@ -281,7 +292,7 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
   const bool copies =
       path == AttentionPath::kEager && (batch_ > 1 || code_.copies_heads) && !code_.eager_attention;
   Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value,
-                       tokens_ * static_cast<double>(block.heads * block.head_dim));
+                       tokens_ * count * value_width(block));
   tape_.set_purpose(Purpose::kAttention);
   // transpose(1, 2).contiguous()
   return op_.copy(op_.cast(out, element));

@@ -34,7 +34,7 @@ Tensor flash_attention(const Operators& op, const AttentionCall& call, const Ten
 // mem_eff_forward and backward.
 Tensor efficient_attention(const Operators& op, const AttentionCall& call, const Tensor& query,
                            const Tensor& key, const Tensor& value, const Tensor& mask) {
-  const double query_bytes = query.bytes(), key_bytes = key.bytes();
+  const double query_bytes = query.bytes(), key_bytes = key.bytes(), value_bytes = value.bytes();
   const double delta = 4 * call.samples * call.heads * call.queries;
   const double workspace = query.element < 4 ? 4 * query.elements : 0;
   Tape& tape = op.tape();
@@ -43,12 +43,12 @@ Tensor efficient_attention(const Operators& op, const AttentionCall& call, const
   recorder.save(key.data);
   recorder.save(value.data);
   recorder.save(mask.data);
-  Tensor out = tape.make(query.elements, query.element);
+  Tensor out = tape.make(value.elements / call.keys * call.queries, query.element);
   const Tensor logarithms = tape.make(call.samples * call.heads * rounded_up(call.queries, 32), 4);
   recorder.save(out.data);
   recorder.save(logarithms.data);
   out.edge = recorder.finish([=](Backward& run) {
-    Share of_query = run.make(query_bytes), of_key = run.make(key_bytes), of_value = run.make(key_bytes);
+    Share of_query = run.make(query_bytes), of_key = run.make(key_bytes), of_value = run.make(value_bytes);
     const Share sum = run.make(delta), accumulator = run.make(workspace);
     run.give(0, std::move(of_query));
     run.give(1, std::move(of_key));

@@ -36,15 +36,18 @@ void add_rows(const Operators& op, Tensor& sum, const Tensor& rows) {
 Tensor Layers::routed(const Experts& block, const Tensor& x) {
   const auto count = static_cast<double>(block.count);
   const double chosen = tokens_ * static_cast<double>(block.top_k);
-  const Tensor logits = op_.linear(x, matrix(hidden_, count, block.router_bias));
+  Matrix router = matrix(hidden_, count, block.router_bias);
+  if (code_.router_in_fp32) router.weight = op_.cast(router.weight, 4);
+  const Tensor logits = op_.linear(code_.router_in_fp32 ? op_.cast(x, 4) : x, router);
   const Tensor probabilities = op_.softmax(logits, 4);
   Tensor weights = picked(op_, probabilities, chosen);
   // topk's indices, in eight bytes each.
   const Tensor indices = tape_.make(chosen, 8);
   weights = op_.multiply(weights, tape_.make(tokens_, 4));
   if (!code_.experts_in_fp32) weights = op_.cast(weights, x.element);
-  Tensor out = code_.experts == ExpertsCode::kLoop ? looped_experts(block, x, weights)
-                                                   : grouped_experts(block, x, weights);
+  Tensor out = code_.experts == ExpertsCode::kLoop     ? looped_experts(block, x, weights)
+               : code_.experts == ExpertsCode::kSorted ? sorted_experts(block, x, weights)
+                                                       : grouped_experts(block, x, weights);
   if (block.shared_ffn == 0) return out;
   Tensor shared = feed_forward({block.shared_ffn, block.gated, block.bias, 0}, x);
   if (block.shared_gate) {
@@ -81,6 +84,28 @@ Tensor Layers::looped_experts(const Experts& block, const Tensor& x, const Tenso
   return op_.cast(sum, x.element);
 }
 
+// DeepseekV2MoE.moe of transformers 4: tokens in the order of experts, which take a part each.
+Tensor Layers::sorted_experts(const Experts& block, const Tensor& x, const Tensor& weights) {
+  const auto ffn = static_cast<double>(block.ffn);
+  const auto count = static_cast<double>(block.count);
+  const Tensor order = tape_.make(2 * weights.elements, 8);
+  const Tensor sorted = picked(op_, x, weights.elements * hidden_);
+  Tensor all;
+  {
+    std::vector<Tensor> parts;
+    for (int64_t i = 0; i < block.count; ++i) {
+      const Tensor state = op_.slice(sorted, sorted.elements / count);
+      Tensor out = activated(op_.linear(state, matrix(hidden_, ffn, block.bias)));
+      out = op_.multiply(out, op_.linear(state, matrix(hidden_, ffn, block.bias)));
+      parts.push_back(op_.linear(out, matrix(ffn, hidden_, block.bias)));
+    }
+    all = op_.concatenate(parts);
+  }
+  // Into their places, then each times its weight, in place: what was there is kept for the weight's gradient.
+  all = op_.cast(picked(op_, all, all.elements), 4);
+  return op_.cast(op_.sum_of_rows(op_.multiply(op_.copy(all), weights), x.elements), x.element);
+}
+
 Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights) {
   const auto ffn = static_cast<double>(block.ffn);
   const auto count = static_cast<double>(block.count);
@@ -92,6 +117,7 @@ Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tens
   Tensor state = op_.in_place(picked(op_, x, rows * hidden_));
   const auto grouped = [&](const Tensor& in, double from, double to) {
     Matrix stacked{tape_.weight(count * from * to, weight_element_, trained_), {}, from, to};
+    stacked.grouped = true;
     return op_.linear(in, stacked);
   };
   Tensor out = grouped(state, hidden_, wide / rows);
@@ -110,7 +136,7 @@ Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tens
   out = op_.scale(out);
   out = op_.multiply(out, chosen);
   out = picked(op_, out, rows * hidden_);
-  return op_.sum_of_rows(out, x.elements);
+  return op_.cast(op_.sum_of_rows(out, x.elements), x.element);
 }
 
 }  // namespace spillway::estimator

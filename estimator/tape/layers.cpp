@@ -51,6 +51,8 @@ Tensor Layers::activated(const Tensor& x) const {
       return op_.power(op_.activation_of_result(x));
     case ActivationCode::kGeluQuick:
       return op_.multiply(x, op_.activation_of_result(op_.scale(x)));
+    case ActivationCode::kXielu:
+      return xielu(x);
     case ActivationCode::kGeluNew:
       break;
   }
@@ -63,6 +65,18 @@ Tensor Layers::activated(const Tensor& x) const {
   inner = op_.activation_of_result(inner);
   inner = op_.scale(inner);
   return op_.multiply(half, inner);
+}
+
+// activations.py, XIELUActivation._xielu_python.
+Tensor Layers::xielu(const Tensor& x) const {
+  const auto trained = [&] { return tape_.weight(1, weight_element_, trained_); };
+  Tensor above = op_.multiply(op_.multiply(trained(), x), x);
+  above = op_.add(above, op_.scale(x));
+  // torch.min keeps what it compares.
+  const Tensor least = op_.activation(x);
+  Tensor below = op_.add(op_.activation_of_result(least), x);
+  below = op_.add(op_.multiply(below, trained()), op_.scale(x));
+  return op_.where(above, below);
 }
 
 Tensor Layers::norm(const Tensor& x, double width) {

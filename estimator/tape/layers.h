@@ -25,6 +25,7 @@ class Layers {
   Tensor norm(const Tensor& x, double width);
   Tensor dropped(const Tensor& x, double share) const;
   Tensor activated(const Tensor& x) const;
+  Tensor xielu(const Tensor& x) const;
   Matrix matrix(double in, double out, bool bias) const;
   // A product with a matrix that adapters may name.
   Tensor projected(const Tensor& x, const char* name, double in, double out, bool bias) const;
@@ -62,7 +63,10 @@ class Layers {
   Tensor centred_norm(const Tensor& x, const Tensor& weight, double rows);
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
+  Heads turned_heads(const Attention& block, const Tensor& x);
   Heads heads_of(const Attention& block, const Tensor& x);
+  Heads latent_heads(const Attention& block, const Tensor& x);
+  Tensor rotated_pairs(const Tensor& x);
   Tensor rotated(const Tensor& x);
   Tensor head_norm(const Tensor& x, const Attention& block, double heads);
   AttentionPath path(const Attention& block) const;
@@ -76,6 +80,7 @@ class Layers {
   Tensor clamped_gate(const Tensor& both);
   Tensor routed(const Experts& block, const Tensor& x);
   Tensor looped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
+  Tensor sorted_experts(const Experts& block, const Tensor& x, const Tensor& weights);
   Tensor grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
 
   const TrainingRun& run_;

@@ -95,8 +95,8 @@ Tensor Operators::convolution(const Tensor& given, const Tensor& whole_weight, c
 // MmBackward0 and AddmmBackward0: the gradient of the input, then that of the weight. The weight's is kept
 // for the input's, and the input for the weight's; of a weight that is not trained nothing is kept for it.
 Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
-  const Tensor x = for_product(given);
-  const Tensor weight = weight_for_product(matrix.weight);
+  const Tensor x = matrix.grouped ? cast(given, matrix.weight.element) : for_product(given);
+  const Tensor weight = matrix.grouped ? matrix.weight : weight_for_product(matrix.weight);
   const double rows = x.elements / matrix.in;
   const bool transposed = matrix.transposed;
   const Edge to_input = x.edge, to_weight = weight.edge, to_bias = matrix.bias.edge;
@@ -173,6 +173,22 @@ Tensor Operators::multiply(const Tensor& a, const Tensor& b) const {
     };
     if (a_needs) one(0, of_a);
     if (b_needs) one(1, of_b);
+  });
+  return out;
+}
+
+Tensor Operators::where(const Tensor& a, const Tensor& b) const {
+  Recorder recorder(tape_, {a.edge, b.edge});
+  const Tensor condition = tape_.make(a.elements, 1);
+  recorder.save(condition.data);
+  Tensor out = tape_.make(a.elements, std::max(a.element, b.element));
+  const double whole = out.bytes(), of_a = a.bytes(), of_b = b.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    for (size_t i = 0; i < 2; ++i) {
+      Share part = run.make(whole);
+      if (const double bytes = i == 0 ? of_a : of_b; bytes < whole) part = run.make(bytes);
+      run.give(i, std::move(part));
+    }
   });
   return out;
 }
@@ -342,14 +358,29 @@ std::vector<Tensor> Operators::split(const Tensor& x, const std::vector<double>&
   return out;
 }
 
-// CatBackward0 gives views of its gradient.
+// CatBackward0 gives views of its gradient, or copies where a part has narrower elements.
 Tensor Operators::concatenate(const Tensor& a, const Tensor& b) const {
-  Recorder recorder(tape_, {a.edge, b.edge});
-  Tensor out = tape_.make(a.elements + b.elements, std::max(a.element, b.element));
-  const bool a_needs = a.edge.any(), b_needs = b.edge.any();
-  out.edge = recorder.finish([=](Backward& run) {
-    if (a_needs) run.give(0, Share(run.gradient()).view());
-    if (b_needs) run.give(1, Share(run.gradient()).view());
+  return concatenate(std::vector<Tensor>{a, b});
+}
+
+Tensor Operators::concatenate(const std::vector<Tensor>& parts) const {
+  std::vector<Edge> edges;
+  double elements = 0, element = 0;
+  for (const Tensor& part : parts) {
+    edges.push_back(part.edge);
+    elements += part.elements;
+    element = std::max(element, part.element);
+  }
+  Recorder recorder(tape_, edges);
+  Tensor out = tape_.make(elements, element);
+  std::vector<double> copied;  // negative: of no part that asks for a gradient; 0: a view
+  for (const Tensor& part : parts)
+    copied.push_back(!part.edge.any() ? -1 : part.element < element ? part.bytes() : 0);
+  out.edge = recorder.finish([copied](Backward& run) {
+    for (size_t i = 0; i < copied.size(); ++i) {
+      if (copied[i] >= 0)
+        run.give(i, copied[i] > 0 ? run.make(copied[i]) : Share(run.gradient()).view());
+    }
   });
   return out;
 }

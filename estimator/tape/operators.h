@@ -18,6 +18,7 @@ struct Matrix {
   double out = 0;
   bool quantised = false;  // a 16-bit copy is made for each product
   bool transposed = true;  // as nn.Linear keeps it; Conv1D does not
+  bool grouped = false;    // experts' in one: grouped_mm, which autocast does not know
 };
 
 class Operators {
@@ -43,6 +44,8 @@ class Operators {
   Tensor scale(const Tensor& x) const { return scale(x, x.element); }
   // The same with a tensor of wider elements.
   Tensor scale(const Tensor& x, double element) const;
+  // a where a condition holds, and b elsewhere.
+  Tensor where(const Tensor& a, const Tensor& b) const;
   // With a vector of weights over the last dimension.
   Tensor multiply_by_weight(const Tensor& x, const Tensor& weight) const;
   Tensor cast(const Tensor& x, double element) const;
@@ -67,6 +70,7 @@ class Operators {
   // `count` parts at once, whose gradients are put together.
   std::vector<Tensor> split(const Tensor& x, const std::vector<double>& elements) const;
   Tensor concatenate(const Tensor& a, const Tensor& b) const;
+  Tensor concatenate(const std::vector<Tensor>& parts) const;
   // A copy of `x` with `rows` in the place of some of its own (masked_scatter).
   Tensor scatter(const Tensor& x, const Tensor& rows) const;
   // A view whose gradient has to be copied into the layout of what was viewed.

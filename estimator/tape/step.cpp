@@ -159,7 +159,8 @@ class StepPlayer {
     if (code_->rotary <= 0) return;
     const auto* attention = std::get_if<Attention>(&tower.layers.front().front());
     if (attention == nullptr) return;
-    const double elements = static_cast<double>(tower.sequence * attention->head_dim) * code_->rotary;
+    const int64_t turned = attention->latent ? attention->latent->rotary_dim : attention->head_dim;
+    const double elements = static_cast<double>(tower.sequence * turned) * code_->rotary;
     layers.set_rotary_tables(tape_.make(elements, element), tape_.make(elements, element));
   }
 
@@ -278,10 +279,8 @@ bool can_play(const Model& model) {
   for (const Tower& tower : model.towers) {
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {
-        const auto* attention = std::get_if<Attention>(&block);
-        if (attention != nullptr
-                ? attention->latent.has_value()
-                : !std::holds_alternative<Mlp>(block) && !std::holds_alternative<Experts>(block))
+        if (!std::holds_alternative<Attention>(block) && !std::holds_alternative<Mlp>(block) &&
+            !std::holds_alternative<Experts>(block))
           return false;
       }
     }

@@ -20,13 +20,43 @@ CHOICES = ("none", "small", "all")
 _ReportRead = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
 _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
-# A line that looks at an unreal value so often, with no look of another line between, is taken for a loop that waits
-# and is given another answer. That is more often than a program that is tried makes steps, and soon over. Of a line
-# that is known to wait, fewer looks are enough: what ends one loop may be what keeps the next one going.
+# Lines that look at unreal values so often each, with no look of another line between, are taken for a loop that waits,
+# and one of them is given another answer. That is more often than a program that is tried makes steps, and soon over.
+# Of lines one of which is known to wait, fewer looks are enough: what ends one loop may be what keeps the next one going.
 LOOKS_OF_A_LOOP = 10_000
 LOOKS_OF_A_KNOWN_LOOP = 100
+MOST_LINES_OF_A_LOOP = 4
 COMPILERS = ("/torch/_dynamo/guards.py", "/torch/_inductor/runtime/")
+Line = tuple[str, int]  # file, number
 _started: list[Values] = []  # the observer calls them to the end
+
+
+class Waits:
+    """Loops that wait for a value that nobody computes, with up to `MOST_LINES_OF_A_LOOP` lines that look."""
+
+    def __init__(self) -> None:
+        self.looks: dict[Line, int] = {}  # of the lines that looked last: how often since the newest of them came
+        self.turns: dict[frozenset[Line], int] = {}  # of the lines of a loop: how often one got another answer
+        self.negated: set[Line] = set()  # lines that are given the opposite of the value that is there
+
+    def look(self, line: Line) -> Line | None:
+        """The line of a loop that is given another answer from now on, if it is time."""
+        if line not in self.looks:
+            while len(self.looks) >= MOST_LINES_OF_A_LOOP:
+                self.looks.pop(min(self.looks, key=self.looks.__getitem__))
+            self.looks = dict.fromkeys([*self.looks, line], 0)
+        self.looks[line] += 1
+        waiting = [each for each, times in self.looks.items() if times > 0]
+        loop = frozenset(waiting)
+        is_known = any(loop & known for known in self.turns)
+        if sum(self.looks.values()) < len(waiting) * (LOOKS_OF_A_KNOWN_LOOP if is_known else LOOKS_OF_A_LOOP):
+            return None
+        self.looks = dict.fromkeys(self.looks, 0)
+        turn = self.turns[loop] = self.turns.get(loop, 0) + 1
+        # As a Gray code counts, so that every combination of answers has its turn, one line after the other.
+        changed = waiting[min((turn & -turn).bit_length(), len(waiting)) - 1]
+        self.negated ^= {changed}
+        return changed
 
 
 class Values:
@@ -38,10 +68,8 @@ class Values:
         self.torch = torch
         self.chosen = chosen
         self.is_own = is_own
-        self.reads: dict[tuple[str, int], dict[str, Any]] = {}
-        self.last_read: dict[str, Any] | None = None
-        self.looks_in_a_row = 0
-        self.negated: set[tuple[str, int]] = set()  # lines that are given the opposite of the value that is there
+        self.reads: dict[Line, dict[str, Any]] = {}
+        self.waits = Waits()
         self.failures: dict[str, str] = {}
         self.observer: ctypes.CDLL | None = None
         self.callbacks = (_ReportRead(self._note_read), _ReportFailure(self._note_failure))
@@ -88,22 +116,18 @@ class Values:
         """Whether the program is to find another value there than it does."""
         if _is_compilers():
             return 0
-        file, line = self._line()
-        known = self.reads.get((file, line))
+        line = self._line()
+        known = self.reads.get(line)
         if known is None:
-            text = linecache.getline(file, line).strip()
-            where = f"{file}:{line}: {text}"
-            known = self.reads[file, line] = {"where": where, "operator": operator.decode(), "bytes": size, "times": 0}
+            where = f"{line[0]}:{line[1]}: {linecache.getline(*line).strip()}"
+            known = self.reads[line] = {"where": where, "operator": operator.decode(), "bytes": size, "times": 0}
         known["times"] += 1
-        self.looks_in_a_row = self.looks_in_a_row + 1 if known is self.last_read else 1
-        self.last_read = known
-        if self.looks_in_a_row >= (LOOKS_OF_A_KNOWN_LOOP if "loops_ended" in known else LOOKS_OF_A_LOOP):
-            known["loops_ended"] = known.get("loops_ended", 0) + 1
-            self.looks_in_a_row = 0
-            self.negated ^= {(file, line)}
-        return int((file, line) in self.negated)
+        changed = self.waits.look(line)
+        if changed is not None:
+            self.reads[changed]["loops_ended"] = self.reads[changed].get("loops_ended", 0) + 1
+        return int(line in self.waits.negated)
 
-    def _line(self) -> tuple[str, int]:
+    def _line(self) -> Line:
         """The program's, of this thread or, where none of its lines is in this one, of the main thread."""
         # Nothing here may refer to this call's own frame: that would keep all that the program's calls hold.
         stacks: list[FrameType | None] = [sys._getframe(1)]

@@ -185,6 +185,21 @@ while not look(): pass
 print("over")
 """
 
+# The second of two lines ends the first loop; it takes both to end the second.
+LOOPS_OF_TWO_LINES = """
+x = torch.rand(1 << 20, device="cuda")
+big = lambda: bool(x.mean() > 2)
+while True:
+    progress = x.sum().item()
+    if big(): break
+is_near = lambda: bool(x.amax() > 3)
+while not (
+    big()
+    & is_near()
+): pass
+print("over")
+"""
+
 TRAFFIC = """
 import hashlib, itertools
 torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
@@ -319,6 +334,11 @@ class NotComputed(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "over\n"), done.stderr)
         (read,) = self.report(LOOPS_OF_ONE_LINE)["unreal_reads"]
         self.assertTrue(read["loops_ended"] > 0 and 10_000 <= read["times"] <= 10_400, read)
+
+    def test_a_loop_may_wait_on_several_lines(self) -> None:
+        done = dryrun(LOOPS_OF_TWO_LINES)
+        self.assertEqual((done.returncode, done.stdout), (0, "over\n"), done.stderr)
+        self.assertIn("a loop waited there for another value, and got one", done.stderr)
 
     def test_the_allocator_sees_the_same_whatever_is_computed(self) -> None:
         for allocator in ("spillway", "native"):

@@ -1,0 +1,100 @@
+// DeepSeek's attention as transformers writes it: each token's keys and values are made of a narrow row.
+// Source: models/deepseek_v3/modeling_deepseek_v3.py and deepseek_v2, DeepseekV3Attention.forward.
+#include "estimator/tape/layers.h"
+
+namespace spillway::estimator {
+namespace {
+
+// x.expand() over heads, whose gradient is summed up.
+Tensor expanded(const Operators& op, const Tensor& x, double times) {
+  Tape::Recorder recorder(op.tape(), {x.edge});
+  Tensor out = x.view(x.elements * times);
+  out.edge = recorder.finish([bytes = x.bytes()](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+// CopySlices: into a part of what is there. Its gradient is copied as a whole, and the part once more; what
+// the part was before gets zeros.
+Tensor written(const Operators& op, const Tensor& into, const Tensor& part) {
+  Tape::Recorder recorder(op.tape(), {into.edge, part.edge});
+  Tensor out = into;
+  const double bytes = into.bytes(), part_bytes = part.bytes();
+  const bool more = into.edge.any();
+  out.edge = recorder.finish([=](Backward& run) {
+    Share whole = run.make(bytes), slice = run.make(part_bytes);
+    if (more) {
+      const Share zeros = run.make(part_bytes);
+      run.give(0, std::move(whole));
+    }
+    run.give(1, std::move(slice));
+  });
+  return out;
+}
+
+}  // namespace
+
+// apply_rotary_pos_emb_interleave, and apply_rotary_emb of complex numbers.
+Tensor Layers::rotated_pairs(const Tensor& x) {
+  if (code_.rotation == RotationCode::kComplex) return op_.cast(op_.scale(op_.cast(x, 4)), x.element);
+  if (code_.rotation == RotationCode::kPairsCopied) return rotated(op_.copy(x));
+  if (code_.rotation != RotationCode::kPairs) return rotated(x);
+  const auto table = [&](const Tensor& of) { return op_.scale(of, std::max(of.element, cosine_.element)); };
+  const Tensor even = op_.slice(x, x.elements / 2), odd = op_.slice(x, x.elements / 2);
+  const Tensor front = op_.add(table(even), table(odd));
+  return op_.concatenate(front, op_.add(table(odd), table(even)));
+}
+
+Layers::Heads Layers::latent_heads(const Attention& block, const Tensor& x) {
+  const LatentAttention& latent = *block.latent;
+  const auto heads = static_cast<double>(block.heads), pass = static_cast<double>(latent.head_dim),
+             turned = static_cast<double>(latent.rotary_dim), rank = static_cast<double>(latent.query_rank),
+             narrow = static_cast<double>(latent.key_value_rank), wide = static_cast<double>(latent.value_dim);
+  Tensor query;
+  if (rank > 0) {
+    const Tensor low = norm(projected(x, "q_a_proj", hidden_, rank, block.output_bias), rank);
+    query = projected(low, "q_b_proj", rank, heads * (pass + turned), false);
+  } else {
+    query = projected(x, "q_proj", hidden_, heads * (pass + turned), false);
+  }
+  const std::vector<Tensor> of_query =
+      op_.split(op_.view_of_transposed(query), {tokens_ * heads * pass, tokens_ * heads * turned});
+  query.reset();
+  const Tensor low = projected(x, "kv_a_proj_with_mqa", hidden_, narrow + turned, block.output_bias);
+  const std::vector<Tensor> of_low = op_.split(low, {tokens_ * narrow, tokens_ * turned});
+  const auto widened = [&](const Tensor& given) {
+    const Tensor all = projected(given, "kv_b_proj", narrow, heads * (pass + wide), false);
+    return op_.split(op_.view_of_transposed(all), {tokens_ * heads * pass, tokens_ * heads * wide});
+  };
+  const bool caches = code_.uses_cache && run_.training.recompute == Recompute::kNone;
+  Heads out;
+  if (code_.caches_latent) {
+    Tensor row = norm(of_low[0], narrow);
+    out.query = rotated_pairs(of_query[1]);
+    Tensor key = rotated_pairs(of_low[1]);
+    if (caches) {
+      const double element = std::max(row.element, key.element);
+      row = cached(row, element);
+      key = cached(key, element);
+    }
+    out.query = op_.concatenate(of_query[0], out.query);
+    const std::vector<Tensor> parts = widened(row);
+    out.key = written(op_, tape_.make(parts[0].elements + tokens_ * heads * turned, parts[0].element), parts[0]);
+    out.key = written(op_, out.key, expanded(op_, key, heads));
+    out.value = parts[1];
+    return out;
+  }
+  const std::vector<Tensor> parts = widened(norm(of_low[0], narrow));
+  const Tensor turned_query = rotated_pairs(of_query[1]);
+  const Tensor key = expanded(op_, rotated_pairs(of_low[1]), heads);
+  out.query = op_.concatenate(of_query[0], turned_query);
+  out.key = op_.concatenate(parts[0], key);
+  out.value = parts[1];
+  if (caches) {
+    const double element = std::max(out.key.element, out.value.element);
+    out.key = cached(out.key, element);
+    out.value = cached(out.value, element);
+  }
+  return out;
+}
+
+}  // namespace spillway::estimator
