@@ -9,6 +9,7 @@ namespace spillway::estimator {
 
 enum class NormCode {
   kLayerNorm,  // nn.LayerNorm, one kernel
+  kNemotron,   // the same, which autocast runs in 16 bits
   kLlama,      // cast to fp32, normalised, cast back, times the weight
   kGemma,      // the same with the weight in fp32 before the cast
   kT5,         // the statistic in fp32 alone
@@ -86,8 +87,10 @@ struct ModelCode {
   bool softmax_in_fp32 = true;       // of eager attention
   bool biased_attention = false;     // T5 of transformers 5: PyTorch's math kernel with a bias
   bool eager_attention = false;      // the type has no other (T5)
+  bool biases_in_layers = false;     // each makes its own biases by position (UMT5)
   bool scores_in_fp32 = false;       // queries and keys are cast before their product (GPT-J)
   bool repeats_first = false;        // keys and values, for each query head, before they are rotated (Falcon)
+  bool repeats_keys = false;         // the same once they are rotated, whichever kernel follows
   bool broadcasts_heads = false;     // of one key head, which no kernel but PyTorch's own takes
   bool copies_heads = false;         // heads become samples before products of scores (DeBERTa)
   int64_t relative_terms = 0;        // kinds of scores by relative position, beside those of contents
@@ -96,12 +99,13 @@ struct ModelCode {
   bool always_masked = false;        // a mask is made whatever the samples are
   bool clamps_gates = false;         // experts' (gpt-oss)
   RotationCode rotation = RotationCode::kHalves;
-  bool caches_latent = false;        // latent attention's narrow rows are cached, not keys and values
-  bool router_in_fp32 = false;       // a copy of what goes into the product with the router
-  bool experts_in_fp32 = false;      // experts' results are weighted and added up in fp32 (GLM 4.5)
+  bool caches_latent = false;    // latent attention's narrow rows are cached, not keys and values
+  bool router_in_fp32 = false;   // a copy of what goes into the product with the router
+  bool experts_in_fp32 = false;  // experts' results are weighted and added up in fp32 (GLM 4.5)
   bool bidirectional = false;
   bool scales_embedding = false;
   bool embedding_norm = false;
+  bool norms_inside = false;    // norms before a block's last matrix (BitNet)
   bool layer_scale = false;     // a block's output times a vector of weights
   bool caps_logits = false;     // c tanh(logits / c)
   bool caps_scores = false;     // the same of eager attention's scores

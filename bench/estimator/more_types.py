@@ -88,7 +88,9 @@ def with_experts(rng: random.Random, kind: str) -> Row:
         out |= {"moe_num_experts": count, "moe_k": 2, "moe_intermediate_size": ffn, "moe_num_shared_experts": 1}
     if kind in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "solar_open"):
         out |= {"n_routed_experts": count, "moe_intermediate_size": ffn, "n_shared_experts": 1, "n_group": 1}
-        out |= {"topk_group": 1, "first_k_dense_replace": 1, "num_hidden_layers": rng.randint(2, 8)}
+        out |= {"topk_group": 1, "num_hidden_layers": rng.randint(2, 8)}
+    if kind in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"):
+        out["first_k_dense_replace"] = 1
     return out
 
 

@@ -35,11 +35,12 @@ struct CodeRow {
   bool caches_in_training = true;
   bool joins_gate_and_up = false;  // they are one matrix
   bool copies_rotated = false;     // as in ModelCode
+  bool repeats_keys = false;       // the same, before transformers 5
   bool conv1d = false;             // matrices are kept transposed
   bool scales_embedding = false;
   RotationCode rotation = RotationCode::kHalves;
-  bool router_in_fp32 = false;  // as in ModelCode
-  bool weighs_in_fp32 = false;  // experts' results are weighted and added up in fp32
+  bool router_in_fp32 = false;   // as in ModelCode
+  bool weighs_in_fp32 = false;   // experts' results are weighted and added up in fp32
   bool caps = false;             // scores and logits are capped
   bool only_windowed = false;    // layers without a window do not rotate
   bool three_positions = false;  // positions have three dimensions, which say nothing of packed sequences
@@ -47,7 +48,8 @@ struct CodeRow {
   bool masked_language_head = false;
   bool softmax_as_is = false;  // eager attention's, not in fp32
   bool layer_scale = false;
-  bool two_stacks = false;  // BART and its like: no cache beside labels, and a loss of logits as they are
+  bool norms_inside = false;  // as in ModelCode
+  bool two_stacks = false;    // BART and its like: no cache beside labels, and a loss of logits as they are
   ModuleNames names = {};
 };
 

@@ -99,7 +99,7 @@ let told block_ff_dim|intermediate_size
 let adjusts block_auto_adjust_ff_dim:1
 let raw if(adjusts,2*told/3,told)
 let ffn if(adjusts,block_multiple_of:256*ceil(raw,block_multiple_of:256),told)
-let attends at(layer_types,full_attention)
+let attends if(has(layer_types),at(layer_types,full_attention),if(has(full_attn_idxs),in(full_attn_idxs),1))
 let b conv_bias:0
 let dims h/num_attention_heads
 hidden h
@@ -147,7 +147,7 @@ let q num_attention_heads*dims
 let keys linear_num_key_heads*linear_key_head_dim
 let vals linear_num_value_heads*linear_value_head_dim
 let vh linear_num_value_heads
-let attends at(layer_types,full_attention)
+let attends if(has(layer_types),at(layer_types,full_attention),(layer+1)%full_attention_interval:4==0)
 let routes if(is(model_type,qwen3_5_text),0,(num_experts>0)*((layer+1)%decoder_sparse_step:1==0))
 hidden h
 vocabulary vocab_size
@@ -191,7 +191,7 @@ passes moe_capacity moe_layer_end_index moe_norm_min
 let h hidden_size
 let dims head_dim:(h/num_attention_heads)
 let p num_attention_heads*dims
-let attends at(layer_types,full_attention)
+let attends if(has(layer_types),at(layer_types,full_attention),(layer+1)%2)
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:0
@@ -213,15 +213,15 @@ let kimi is(model_type,kimi_linear)
 let heads num_attention_heads
 let d linear_head_dim
 let p linear_num_heads*d
-let attends if(kimi,at(layer_types,full_attention),1)
-let routes at(mlp_layer_types,sparse)
+let attends if(kimi,if(has(layer_types),at(layer_types,full_attention),(layer>0)*(layer%4==0)),1)
+let routes if(has(mlp_layer_types),at(mlp_layer_types,sparse),if(kimi,layer>=first_k_dense_replace:1,layer>0))
 let qr if(has(q_lora_rank),q_lora_rank:0,0)
 let shared n_shared_experts|num_shared_experts*moe_intermediate_size
 let b attention_bias:0
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:0
-refuse 1-has(mlp_layer_types) mlp_layer_types
+refuse kimi*has(linear_attn_config.full_attn_layers)*(1-has(layer_types)) layer_types
 tower decoder max_position_embeddings|model_max_length:131072
 norm h
 layers num_hidden_layers
@@ -269,7 +269,8 @@ let h hidden_size
 let third is(model_type,gemma3n_text)
 let n altup_num_inputs:4
 let r laurel_rank:64
-let full if(third,0,at(layer_types,full_attention))
+let sixth (layer+1)%6==0
+let full if(third,0,if(has(layer_types),at(layer_types,full_attention),sixth+(1-sixth)*(layer+1==num_hidden_layers)))
 let dims if(full,global_head_dim:512,head_dim:256)
 let kv if(full,num_global_key_value_heads:num_key_value_heads,num_key_value_heads)
 let shared layer>=num_hidden_layers-num_kv_shared_layers:0

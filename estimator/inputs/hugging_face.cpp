@@ -12,6 +12,7 @@
 #include "estimator/inputs/hugging_face_families.h"
 #include "estimator/inputs/json_object.h"
 #include "estimator/inputs/nearest.h"
+#include "estimator/inputs/type_defaults.h"
 #include "estimator/inputs/unread_keys.h"
 #include "estimator/inputs/vision_part.h"
 
@@ -113,6 +114,7 @@ Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, No
                     "figures from its own "
                     "code, and --as {} counts its language part alone",
                     whole, type.value()));
+  if (values.text(prefix + "read_as", "").empty()) offer_type_defaults(values, prefix, type.value());
   const Family* family = find_family(type.value());
   Model model = family != nullptr ? read_family(values, prefix, *family, notes)
                                   : read_described(values, prefix, find_description(type.value()), notes);

@@ -109,10 +109,11 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   const std::string version = in.text({"transformers_version"}, "4.57");
   const bool old = version.rfind("4.", 0) == 0;
   code.reentrant = old;
-  code.experts = !old                       ? ExpertsCode::kGrouped
+  code.experts = !old                        ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
                                              : ExpertsCode::kLoop;
   code.caches_latent = !old;
+  code.repeats_keys = old && row.repeats_keys;
   if (old && code.rotation == RotationCode::kPairs) code.rotation = RotationCode::kPairsCopied;
   code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old) &&
                     (!row.two_stacks || row.type == "whisper");
@@ -149,9 +150,11 @@ void copy_row(const CodeRow& row, ModelCode& code) {
   code.scores_in_fp32 = row.scores_in_fp32;
   code.softmax_in_fp32 = !row.conv1d && !row.softmax_as_is && !row.two_stacks;
   code.eager_attention = row.norm == NormCode::kT5;
+  code.biases_in_layers = row.type == "umt5";
   code.bidirectional = row.encoder;
   code.embedding_norm = row.embedding_norm;
   code.layer_scale = row.layer_scale;
+  code.norms_inside = row.norms_inside;
   code.masked_language_head = row.masked_language_head;
   code.loss_in_fp32 =
       !row.two_stacks && (!row.encoder || row.type == "modernbert") && row.norm != NormCode::kT5;

@@ -15,13 +15,21 @@ bool KeyValues::has_any(const std::string& start) const {
 }
 
 bool KeyValues::has(const std::string& key) const {
-  return values_.count(key) != 0;
+  return values_.count(key) != 0 || offered_.count(key) != 0;
+}
+
+void KeyValues::offer(const std::string& key, const std::string& value) {
+  if (values_.count(key) == 0) offered_.emplace(key, value);
 }
 
 const std::string* KeyValues::find(const std::string& key) {
   read_.insert(key);
   const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
+  if (found != values_.end()) return &found->second;
+  const auto offered = offered_.find(key);
+  if (offered == offered_.end()) return nullptr;
+  assume(key, offered->second);
+  return &offered->second;
 }
 
 int64_t KeyValues::whole(const std::string& key, int64_t otherwise, int64_t least, int64_t most) {

@@ -19,7 +19,10 @@ class KeyValues {
  public:
   explicit KeyValues(std::map<std::string, std::string> values) : values_(std::move(values)) {}
 
+  // Also one that was offered.
   bool has(const std::string& key) const;
+  // A value for a key that is not there, which counts as a default where it is read.
+  void offer(const std::string& key, const std::string& value);
   // A key that begins with `start`; none counts as read.
   bool has_any(const std::string& start) const;
   int64_t whole(const std::string& key, int64_t otherwise, int64_t least = 1, int64_t most = kMost);
@@ -62,6 +65,7 @@ class KeyValues {
   const std::string* find(const std::string& key);
 
   std::map<std::string, std::string> values_;
+  std::map<std::string, std::string> offered_;
   std::set<std::string> read_;
   std::set<std::string> defaulted_;
   std::vector<std::string> assumed_;

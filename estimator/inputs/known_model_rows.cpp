@@ -80,7 +80,8 @@ const std::vector<KnownModel>& known_models() {
       {"deepseek-llm-7b", "deepseek-ai/deepseek-llm-7b-base", 6.910,
        "llama h=4096 f=11008 l=30 a=32 k=32 v=102400 p=4096", SizesSource::kNone},
       {"deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 15.706,
-       "deepseek_v2 h=2048 f=10944 m=1408 l=27 a=16 k=16 kv_lora_rank=512 qk_nope_head_dim=128 "
+       "deepseek_v2 h=2048 f=10944 m=1408 l=27 a=16 k=16 q_lora_rank=null kv_lora_rank=512 "
+       "qk_nope_head_dim=128 "
        "qk_rope_head_dim=64 v_head_dim=128 n_routed_experts=64 n_shared_experts=2 t=6 "
        "first_k_dense_replace=1 "
        "v=102400 p=163840",
@@ -337,9 +338,9 @@ const std::vector<KnownModel>& known_models() {
        "first_k_dense_replace=1 v=151552 p=131072 attention_bias=true use_qk_norm=false",
        SizesSource::kConfig},
       {"granite-3.1-2b", "ibm-granite/granite-3.1-2b-base", 2.534,
-       "granite h=2048 f=8192 l=40 a=32 k=8 v=49155 p=131072", SizesSource::kNone},
+       "granite h=2048 f=8192 l=40 a=32 k=8 v=49155 p=131072 tied=true", SizesSource::kNone},
       {"granite-3.1-8b", "ibm-granite/granite-3.1-8b-base", 8.171,
-       "granite h=4096 f=12800 l=40 a=32 k=8 v=49155 p=131072", SizesSource::kNone},
+       "granite h=4096 f=12800 l=40 a=32 k=8 v=49155 p=131072 tied=true", SizesSource::kNone},
       {"command-r", "CohereLabs/c4ai-command-r-v01", 34.981,
        "cohere h=8192 f=22528 l=40 a=64 k=64 v=256000 p=8192", SizesSource::kTable},
       {"command-r7b", "CohereLabs/c4ai-command-r7b-12-2024", 8.028,

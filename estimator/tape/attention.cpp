@@ -122,9 +122,21 @@ Tensor Layers::cached(const Tensor& x, double element) {
 
 Tensor Layers::attention(const Attention& block, const Tensor& x) {
   Heads heads = block.latent ? latent_heads(block, x) : turned_heads(block, x);
-  const Tensor mixed = scaled_dot_product(block, std::move(heads), path(block));
-  return projected(mixed, code_.names.output, static_cast<double>(block.heads) * value_width(block), hidden_,
-                   block.output_bias);
+  if (code_.repeats_keys && block.heads != block.key_value_heads) {
+    heads.key = repeated(heads.key, block);
+    heads.value = repeated(heads.value, block);
+    Attention equal = block;
+    equal.key_value_heads = block.heads;
+    return behind(equal, std::move(heads));
+  }
+  return behind(block, std::move(heads));
+}
+
+Tensor Layers::behind(const Attention& block, Heads heads) {
+  const double width = static_cast<double>(block.heads) * value_width(block);
+  Tensor mixed = scaled_dot_product(block, std::move(heads), path(block));
+  if (code_.norms_inside) mixed = norm(mixed, width);
+  return projected(mixed, code_.names.output, width, hidden_, block.output_bias);
 }
 
 Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
@@ -135,6 +147,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
     Tensor key = rotated(op_.view_of_transposed(heads.key));
     heads.query = std::move(query);
     heads.key = std::move(key);
+    heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
   }
   if (code_.uses_cache && run_.training.recompute == Recompute::kNone) {
     const double element = std::max(heads.key.element, heads.value.element);
@@ -152,6 +165,9 @@ Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, Attention
   }
   switch (path) {
     case AttentionPath::kFlash:
+      // mha_fwd: the result lies as the query does, and is put together by tokens after it.
+      if (heads.query_by_heads)
+        return op_.copy(flash_attention(op_, call(block), heads.query, heads.key, heads.value));
       return flash_attention(op_, call(block), heads.query, heads.key, heads.value);
     case AttentionPath::kEfficient:
       return efficient(block, heads, is_masked(index_));
@@ -273,8 +289,7 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
         probabilities = op_.scale(probabilities);
       if (code_.caps_scores) probabilities = op_.scale(op_.activation_of_result(op_.scale(probabilities)));
       // The mask, or what takes its place.
-      if (!code_.bidirectional || !code_.softmax_in_fp32)
-        probabilities = op_.scale(probabilities);
+      if (!code_.bidirectional || !code_.softmax_in_fp32) probabilities = op_.scale(probabilities);
       if (code_.sinks) {
         // They are as wide as weights are, and the maximum of all is taken off.
         if (op_.autocast()) probabilities = op_.cast(probabilities, 4);

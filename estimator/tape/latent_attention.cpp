@@ -48,7 +48,8 @@ Layers::Heads Layers::latent_heads(const Attention& block, const Tensor& x) {
   const LatentAttention& latent = *block.latent;
   const auto heads = static_cast<double>(block.heads), pass = static_cast<double>(latent.head_dim),
              turned = static_cast<double>(latent.rotary_dim), rank = static_cast<double>(latent.query_rank),
-             narrow = static_cast<double>(latent.key_value_rank), wide = static_cast<double>(latent.value_dim);
+             narrow = static_cast<double>(latent.key_value_rank),
+             wide = static_cast<double>(latent.value_dim);
   Tensor query;
   if (rank > 0) {
     const Tensor low = norm(projected(x, "q_a_proj", hidden_, rank, block.output_bias), rank);
@@ -67,6 +68,7 @@ Layers::Heads Layers::latent_heads(const Attention& block, const Tensor& x) {
   };
   const bool caches = code_.uses_cache && run_.training.recompute == Recompute::kNone;
   Heads out;
+  out.query_by_heads = true;
   if (code_.caches_latent) {
     Tensor row = norm(of_low[0], narrow);
     out.query = rotated_pairs(of_query[1]);
@@ -78,7 +80,8 @@ Layers::Heads Layers::latent_heads(const Attention& block, const Tensor& x) {
     }
     out.query = op_.concatenate(of_query[0], out.query);
     const std::vector<Tensor> parts = widened(row);
-    out.key = written(op_, tape_.make(parts[0].elements + tokens_ * heads * turned, parts[0].element), parts[0]);
+    out.key =
+        written(op_, tape_.make(parts[0].elements + tokens_ * heads * turned, parts[0].element), parts[0]);
     out.key = written(op_, out.key, expanded(op_, key, heads));
     out.value = parts[1];
     return out;

@@ -20,9 +20,10 @@ Layers::Layers(const TrainingRun& run, const Tower& tower, const ModelCode& code
       trainable_(!run.training.adapter.on() && !run.training.frozen.on() && !tower.frozen) {}
 
 Matrix Layers::matrix(double in, double out, bool bias) const {
-  return {tape_.weight(in * out, weight_element_, trained_),
-          bias ? tape_.weight(out, weight_element_, trained_) : Tensor(), in, out,
-          !code_.transposed_matrices};
+  Matrix whole{tape_.weight(in * out, weight_element_, trained_),
+               bias ? tape_.weight(out, weight_element_, trained_) : Tensor(), in, out};
+  whole.transposed = !code_.transposed_matrices;
+  return whole;
 }
 
 Tensor Layers::projected(const Tensor& x, const char* name, double in, double out, bool bias) const {
@@ -48,7 +49,7 @@ Tensor Layers::activated(const Tensor& x) const {
     case ActivationCode::kOfResult:
       return op_.activation_of_result(x);
     case ActivationCode::kSquaredRelu:
-      return op_.power(op_.activation_of_result(x));
+      return op_.power(op_.for_power(op_.activation_of_result(x)));
     case ActivationCode::kGeluQuick:
       return op_.multiply(x, op_.activation_of_result(op_.scale(x)));
     case ActivationCode::kXielu:
@@ -56,9 +57,9 @@ Tensor Layers::activated(const Tensor& x) const {
     case ActivationCode::kGeluNew:
       break;
   }
-  // activations.py, NewGELUActivation; autocast runs the power in fp32.
+  // activations.py, NewGELUActivation.
   const Tensor half = op_.scale(x);
-  Tensor inner = op_.power(op_.autocast() ? op_.cast(x, 4) : x);
+  Tensor inner = op_.power(op_.for_power(x));
   inner = op_.scale(inner);
   inner = op_.add(x, inner);
   inner = op_.scale(inner);
@@ -83,6 +84,9 @@ Tensor Layers::norm(const Tensor& x, double width) {
   const double rows = x.elements / width;
   if (code_.norm == NormCode::kLayerNorm)
     return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained_), rows);
+  if (code_.norm == NormCode::kNemotron)
+    return op_.layer_norm(op_.for_product(x), tape_.weight(2 * width, weight_element_, trained_), rows,
+                          false);
   if (code_.norm == NormCode::kOlmo) return op_.cast(op_.layer_norm(op_.cast(x, 4), {}, rows), x.element);
   const Tensor weight = tape_.weight(width, weight_element_, trained_);
   if (code_.norm == NormCode::kCohere) return centred_norm(x, weight, rows);
@@ -174,6 +178,7 @@ Tensor Layers::feed_forward(const Mlp& block, const Tensor& x) {
   out = activated(out);
   if (block.gated) out = op_.multiply(out, projected(x, names.up, hidden_, ffn, block.bias));
   out = dropped(out, code_.inner_dropout);
+  if (code_.norms_inside) out = norm(out, ffn);
   return projected(out, names.down, ffn, hidden_, block.bias);
 }
 

@@ -57,12 +57,15 @@ class Layers {
  private:
   struct Heads {
     Tensor query, key, value;
+    bool query_by_heads = false;  // its heads are apart in memory, as torch.cat leaves them
   };
 
   Tensor block(const Block& block, const Tensor& x);
   Tensor centred_norm(const Tensor& x, const Tensor& weight, double rows);
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
+  // What follows queries, keys and values.
+  Tensor behind(const Attention& block, Heads heads);
   Heads turned_heads(const Attention& block, const Tensor& x);
   Heads heads_of(const Attention& block, const Tensor& x);
   Heads latent_heads(const Attention& block, const Tensor& x);

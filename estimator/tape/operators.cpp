@@ -277,8 +277,8 @@ Tensor Operators::mean(const Tensor& x, double rows) const {
 
 // NativeLayerNormBackward0: input, mean and the inverse of the deviation, both fp32. Autocast runs it in
 // fp32.
-Tensor Operators::layer_norm(const Tensor& given, const Tensor& weight, double rows) const {
-  const Tensor x = autocast_ ? cast(given, 4) : given;
+Tensor Operators::layer_norm(const Tensor& given, const Tensor& weight, double rows, bool casts) const {
+  const Tensor x = autocast_ && casts ? cast(given, 4) : given;
   Recorder recorder(tape_, {x.edge, weight.edge, weight.edge});
   recorder.save(x.data);
   Tensor out = tape_.make(x.elements, x.element);
@@ -378,8 +378,7 @@ Tensor Operators::concatenate(const std::vector<Tensor>& parts) const {
     copied.push_back(!part.edge.any() ? -1 : part.element < element ? part.bytes() : 0);
   out.edge = recorder.finish([copied](Backward& run) {
     for (size_t i = 0; i < copied.size(); ++i) {
-      if (copied[i] >= 0)
-        run.give(i, copied[i] > 0 ? run.make(copied[i]) : Share(run.gradient()).view());
+      if (copied[i] >= 0) run.give(i, copied[i] > 0 ? run.make(copied[i]) : Share(run.gradient()).view());
     }
   });
   return out;

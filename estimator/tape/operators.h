@@ -52,12 +52,14 @@ class Operators {
   // With a function whose gradient needs its input (SiLU, GELU), or its result (ReLU, tanh, sigmoid).
   Tensor activation(const Tensor& x) const;
   Tensor activation_of_result(const Tensor& x) const;
+  // Autocast's cast of what goes into a power.
+  Tensor for_power(const Tensor& x) const { return autocast_ ? cast(x, 4) : x; }
   // x to a power that is a number.
   Tensor power(const Tensor& x) const;
   // The mean over the last dimension of `rows` rows.
   Tensor mean(const Tensor& x, double rows) const;
-  // Also a norm over groups of channels, of which there are `rows`.
-  Tensor layer_norm(const Tensor& x, const Tensor& weight, double rows) const;
+  // Also a norm over groups of channels, of which there are `rows`. `casts`: autocast runs it in fp32.
+  Tensor layer_norm(const Tensor& x, const Tensor& weight, double rows, bool casts = true) const;
   // PyTorch's own kernel, with a weight for each element of a row.
   Tensor rms_norm(const Tensor& x, const Tensor& weight, double rows) const;
   Tensor dropout(const Tensor& x) const;

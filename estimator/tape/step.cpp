@@ -175,7 +175,11 @@ class StepPlayer {
     tape_.set_purpose(Purpose::kScores);
     Tensor own = op_.embedding(table, sequence * sequence, heads);
     if (!code_->biased_attention) own = op_.add(own, tape_.make(0, element).view(scores));
-    layers.set_biases(std::move(own), has_source ? tape_.make(scores, element) : Tensor());
+    const Tensor cross = has_source ? tape_.make(scores, element) : Tensor();
+    // Layers that are recomputed get them as arguments, which are kept for it.
+    if (run_.training.recompute == Recompute::kFull && !code_->biases_in_layers)
+      inputs_.insert(inputs_.end(), {own.detached(), cross});
+    layers.set_biases(std::move(own), cross);
   }
 
   // These hold truth values, for each kind of layer that has one.

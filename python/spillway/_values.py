@@ -22,7 +22,7 @@ _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
 # Lines that look at unreal values so often each, with no look of another line between, are taken for a loop that waits,
 # and one of them is given another answer. That is more often than a program that is tried makes steps, and soon over.
-# Of lines one of which is known to wait, fewer looks are enough: what ends one loop may be what keeps the next one going.
+# Where one of them is known to wait fewer looks are enough: what ends one loop may be what keeps the next one going.
 LOOKS_OF_A_LOOP = 10_000
 LOOKS_OF_A_KNOWN_LOOP = 100
 MOST_LINES_OF_A_LOOP = 4

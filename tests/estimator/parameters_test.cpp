@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/run_file.h"
@@ -38,6 +39,16 @@ std::string version_of(const std::string& file) {
   return file == "parameters-4.57.jsonl" ? "4.57.6" : "5.17.0";
 }
 
+// As a JSON merge patch, but for a key that is null: the file says so.
+void change(Json& config, const Json& patch) {
+  for (const auto& [key, value] : patch.items()) {
+    if (value.is_object())
+      change(config[key], value);
+    else
+      config[key] = value;
+  }
+}
+
 class MetaParameters : public testing::TestWithParam<const char*> {
  protected:
   // Lines of a type after its first say only what is different in its config.
@@ -46,7 +57,7 @@ class MetaParameters : public testing::TestWithParam<const char*> {
     if (row.contains("config")) return configs_[type] = row["config"];
     if (!row.contains("patch")) return {{"model_type", type}, {"architectures", {row["class"]}}};
     Json config = configs_[type];
-    config.merge_patch(row["patch"]);
+    change(config, row["patch"]);
     return config;
   }
 
@@ -82,6 +93,36 @@ TEST_P(MetaParameters, AreEqualOrTheTypeIsRefused) {
   RecordProperty("equal", equal);
   std::printf("%s: %d equal, %d refused, %d warned of\n", GetParam(), equal, refused, warned);
   EXPECT_GT(equal, 950);
+}
+
+// The lines hold what each type's class takes by itself, so that a file without one of the keys is of the
+// same model: it is read so, or refused, or a warning says what is left out.
+TEST_P(MetaParameters, AreTheSameWhereAFileDoesNotSayThem) {
+  std::ifstream lines(std::string(SPILLWAY_PARAMETERS) + "/" + GetParam());
+  ASSERT_TRUE(lines) << GetParam();
+  std::map<std::string, bool> seen;
+  int equal = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Json row = Json::parse(line);
+    if (!row.contains("config") || std::exchange(seen[row["type"]], true)) continue;
+    Json config = row["config"];
+    config["transformers_version"] = version_of(GetParam());
+    const Read whole = read(config);
+    if (!whole.refused.empty()) continue;
+    for (const auto& [key, value] : row["config"].items()) {
+      // What a model has in common with its parts is said by the whole.
+      if (key == "model_type" || key == "architectures" || key == "tie_word_embeddings") continue;
+      Json without = config;
+      without.erase(key);
+      const Read answer = read(without);
+      if (!answer.refused.empty()) continue;
+      if (answer.parameters == whole.parameters)
+        ++equal;
+      else
+        EXPECT_GT(answer.warnings.size(), whole.warnings.size()) << row["type"] << " without " << key;
+    }
+  }
+  EXPECT_GT(equal, 700);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transformers, MetaParameters,
