@@ -101,7 +101,8 @@ Tensor Layers::sorted_experts(const Experts& block, const Tensor& x, const Tenso
     }
     all = op_.concatenate(parts);
   }
-  // Into their places, then each times its weight, in place: what was there is kept for the weight's gradient.
+  // Into their places, then each times its weight, in place: what was there is kept for the weight's
+  // gradient.
   all = op_.cast(picked(op_, all, all.elements), 4);
   return op_.cast(op_.sum_of_rows(op_.multiply(op_.copy(all), weights), x.elements), x.element);
 }

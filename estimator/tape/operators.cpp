@@ -323,6 +323,14 @@ Tensor Operators::dropout(const Tensor& x) const {
   return out;
 }
 
+Tensor Operators::beside(const Tensor& x, const Tensor& kept) const {
+  Recorder recorder(tape_, {x.edge});
+  recorder.save(kept.data);
+  Tensor out = x;
+  out.edge = recorder.finish([](Backward& run) { run.give(0, run.gradient()); });
+  return out;
+}
+
 Tensor Operators::copy(const Tensor& x) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(x.elements, x.element);
@@ -418,8 +426,9 @@ Tensor Operators::sum_of_rows(const Tensor& x, double elements) const {
   return out;
 }
 
-// SoftmaxBackward0 keeps the result.
-Tensor Operators::softmax(const Tensor& x, double element) const {
+// SoftmaxBackward0 keeps the result. What comes in as bfloat16 is cast first (SoftMax.cpp, softmax).
+Tensor Operators::softmax(const Tensor& given, double element) const {
+  const Tensor x = float16_ || element < given.element ? given : cast(given, element);
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(x.elements, element);
   recorder.save(out.data);

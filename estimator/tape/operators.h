@@ -24,7 +24,9 @@ struct Matrix {
 class Operators {
  public:
   // `autocast`: matrix products and attention run in 16 bits whatever comes in.
-  Operators(Tape& tape, bool autocast) : tape_(tape), autocast_(autocast) {}
+  // `float16`: 16 bits are those of IEEE, whose softmax in fp32 is one kernel.
+  Operators(Tape& tape, bool autocast, bool float16 = false)
+      : tape_(tape), autocast_(autocast), float16_(float16) {}
 
   Tape& tape() const { return tape_; }
   bool autocast() const { return autocast_; }
@@ -63,6 +65,8 @@ class Operators {
   // PyTorch's own kernel, with a weight for each element of a row.
   Tensor rms_norm(const Tensor& x, const Tensor& weight, double rows) const;
   Tensor dropout(const Tensor& x) const;
+  // x itself; what `kept` holds is there until its gradient is.
+  Tensor beside(const Tensor& x, const Tensor& kept) const;
   // A copy in another layout, or into a larger tensor's place.
   Tensor copy(const Tensor& x) const;
   // Another number of elements from the same places: nearest neighbours, zeros around.
@@ -96,6 +100,7 @@ class Operators {
 
   Tape& tape_;
   bool autocast_;
+  bool float16_;
 };
 
 }  // namespace spillway::estimator

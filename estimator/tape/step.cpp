@@ -12,7 +12,7 @@ class StepPlayer {
   StepPlayer(const TrainingRun& run, Tape& tape)
       : run_(run),
         tape_(tape),
-        op_(tape, run.training.autocast),
+        op_(tape, run.training.autocast, run.training.precision == Precision::kFp16),
         hidden_(static_cast<double>(run.model.hidden)),
         weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2),
         vocabulary_(static_cast<double>(run.model.vocabulary)) {
@@ -47,7 +47,10 @@ class StepPlayer {
     layers.train(trains_others());
     const bool has_images = run_.model.towers.front().connector && !tower.connector;
     const Tensor source = has_images ? Tensor() : before;
-    if (source.data) layers.set_source(source, static_cast<double>(run_.model.towers.front().sequence));
+    // The layers have it together: it is there until the first one's gradient is.
+    if (source.data)
+      layers.set_source({{}, source.elements, source.element, source.edge},
+                        static_cast<double>(run_.model.towers.front().sequence));
     tape_.set_purpose(Purpose::kEmbeddings);
     // Token numbers of eight bytes.
     inputs_.push_back(tape_.make(layers.tokens(), 8));
@@ -63,6 +66,7 @@ class StepPlayer {
     rotary_tables(layers, tower, x.element);
     masks(layers, tower);
     biases(layers, tower, bool(source.data), x.element);
+    if (source.data) x = op_.beside(x, source);
     x = all_layers(layers, tower, x);
     layers.set_biases({}, {});
     tape_.set_purpose(Purpose::kNorms);
