@@ -92,6 +92,7 @@ struct ModelCode {
   bool repeats_first = false;        // keys and values, for each query head, before they are rotated (Falcon)
   bool repeats_keys = false;         // the same once they are rotated, whichever kernel follows
   bool broadcasts_heads = false;     // of one key head, which no kernel but PyTorch's own takes
+  bool scales_query = false;         // by a number for each token, once it is rotated (Ministral 3)
   bool copies_heads = false;         // heads become samples before products of scores (DeBERTa)
   int64_t relative_terms = 0;        // kinds of scores by relative position, beside those of contents
   int64_t relative_span = 0;         // positions that such a score tells apart to each side

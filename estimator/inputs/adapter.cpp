@@ -74,7 +74,14 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
   if (run.model.pipeline) return denoiser_modules(*run.model.pipeline);
   const ModuleNames& names = run.code.names;
   std::vector<std::string_view> out;
-  if (run.code.projection == ProjectionCode::kSeparate) {
+  const auto* first = std::get_if<Attention>(&run.model.towers.back().layers.front().front());
+  if (first != nullptr && first->latent) {
+    if (first->latent->query_rank > 0)
+      out = {"q_a_proj", "q_b_proj"};
+    else
+      out = {"q_proj"};
+    out.insert(out.end(), {"kv_a_proj_with_mqa", "kv_b_proj"});
+  } else if (run.code.projection == ProjectionCode::kSeparate) {
     out = {names.query, names.key, names.value};
   } else {
     out = {names.joined};

@@ -154,6 +154,9 @@ constexpr CodeRow kGlm4MoeCode{.type = "glm4_moe",
                                .weighs_in_fp32 = true};
 constexpr CodeRow kDeepseekCode{
     .type = "deepseek_v3", .rotation = RotationCode::kPairs, .router_in_fp32 = true, .weighs_in_fp32 = true};
+constexpr CodeRow kGlm4vMoeCode =
+    changed("glm4v_moe_text", kGlm4MoeCode, [](CodeRow& row) { row.three_positions = true; });
+constexpr CodeRow kYoutuCode = changed("youtu", kDeepseekCode, [](CodeRow& row) { row.since_five = true; });
 constexpr CodeRow kGptjCode{.type = "gptj",
                             .sdpa = Sdpa::kNone,
                             .scores_in_fp32 = true,
@@ -191,7 +194,7 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "paddleocr_vl_text", .three_positions = true},
     CodeRow{.type = "paddleocr_vl", .three_positions = true},
     CodeRow{.type = "seed_oss"},
-    CodeRow{.type = "cwm"},
+    CodeRow{.type = "cwm", .since_five = true},
     CodeRow{.type = "arcee", .activation = "relu2"},
     CodeRow{.type = "olmo", .norm = NormCode::kOlmo},
     CodeRow{.type = "olmoe", .repeats_keys = true},
@@ -238,22 +241,31 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "phimoe", .norm = NormCode::kLayerNorm, .repeats_keys = true},
     CodeRow{.type = "ernie4_5_moe"},
     kGlm4MoeCode,
-    code_named("glm4v_moe_text", kGlm4MoeCode),
-    code_named("Glm4vMoe_text", kGlm4MoeCode),
-    code_named("solar_open", kGlm4MoeCode),
+    kGlm4vMoeCode,
+    code_named("Glm4vMoe_text", kGlm4vMoeCode),
+    changed("solar_open", kGlm4MoeCode,
+            [](CodeRow& row) {
+              row.since_five = true;
+              row.rotary = 1;
+              row.copies_rotated = false;
+            }),
     kDeepseekCode,
     code_named("kimi_k2", kDeepseekCode),
-    code_named("youtu", kDeepseekCode),
-    code_named("glm4_moe_lite", kDeepseekCode),
+    kYoutuCode,
+    code_named("glm4_moe_lite", kYoutuCode),
     changed("deepseek_v2", kDeepseekCode, [](CodeRow& row) { row.rotation = RotationCode::kComplex; }),
-    changed("minicpm3", kDeepseekCode, [](CodeRow& row) { row.rotation = RotationCode::kHalves; }),
-    changed("mistral4", kDeepseekCode, [](CodeRow& row) { row.router_in_fp32 = row.weighs_in_fp32 = false; }),
-    CodeRow{.type = "minimax_m2", .weighs_in_fp32 = true},
-    CodeRow{.type = "granitemoe"},
-    CodeRow{.type = "ministral3"},
+    changed("minicpm3", kYoutuCode, [](CodeRow& row) { row.rotation = RotationCode::kHalves; }),
+    changed("mistral4", kYoutuCode,
+            [](CodeRow& row) {
+              row.scales_query = true;
+              row.router_in_fp32 = row.weighs_in_fp32 = false;
+            }),
+    CodeRow{.type = "minimax_m2", .copies_rotated = true, .since_five = true, .weighs_in_fp32 = true},
+    CodeRow{.type = "granitemoe", .only_five = true},
+    CodeRow{.type = "ministral3", .since_five = true, .scales_query = true},
     CodeRow{.type = "apertus", .activation = "xielu"},
     CodeRow{.type = "bitnet", .activation = "relu2", .norms_inside = true},
-    CodeRow{.type = "qwen3_vl_moe_text", .three_positions = true},
+    CodeRow{.type = "qwen3_vl_moe_text", .only_five = true, .three_positions = true},
     CodeRow{.type = "flex_olmo", .norm = NormCode::kGemma, .residual = ResidualCode::kAfter},
     CodeRow{.type = "biogpt",
             .norm = NormCode::kLayerNorm,
@@ -261,6 +273,7 @@ constexpr std::array kCodeRows = {
             .rotary = 0,
             .dropout = 0.1,
             .scales_embedding = true,
+            .softmax_as_is = true,
             .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}},
     kGptjCode,
     changed("codegen", kGptjCode, [](CodeRow& row) { row.projection = ProjectionCode::kSplit; }),

@@ -39,6 +39,9 @@ struct CodeRow {
   bool conv1d = false;             // matrices are kept transposed
   bool scales_embedding = false;
   RotationCode rotation = RotationCode::kHalves;
+  bool since_five = false;       // the type is in no older transformers
+  bool only_five = false;        // the code of transformers 4 is not written down
+  bool scales_query = false;     // as in ModelCode
   bool router_in_fp32 = false;   // as in ModelCode
   bool weighs_in_fp32 = false;   // experts' results are weighted and added up in fp32
   bool caps = false;             // scores and logits are capped

@@ -90,7 +90,7 @@ class Describer {
       if (value(words[1]) != 0)
         notes_.warnings.push_back(fmt::format("{}", fmt::join(words.begin() + 2, words.end(), " ")));
     } else if (what == "passes") {
-      for (size_t i = 1; i < words.size(); ++i) values_.text(prefix_ + std::string(words[i]), "");
+      for (size_t i = 1; i < words.size(); ++i) values_.pass(prefix_ + std::string(words[i]));
     } else if (layers_ >= 0) {
       blocks_.push_back(block_line(words));
     } else {

@@ -221,7 +221,7 @@ let b attention_bias:0
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:0
-refuse kimi*has(linear_attn_config.full_attn_layers)*(1-has(layer_types)) layer_types
+refuse kimi*has(linear_attn_config.full_attn_layers)*(1-has(layer_types)) linear_attn_config.full_attn_layers
 tower decoder max_position_embeddings|model_max_length:131072
 norm h
 layers num_hidden_layers

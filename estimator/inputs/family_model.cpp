@@ -46,6 +46,7 @@ class Reader {
     return is_null(key) ? otherwise : values_.truth(prefix_ + key, otherwise);
   }
   std::string text(const char* key, const char* otherwise) { return values_.text(prefix_ + key, otherwise); }
+  void pass(const char* key) { values_.pass(prefix_ + key); }
   void complain(std::string text) { values_.complain(std::move(text)); }
 
  private:
@@ -75,7 +76,7 @@ class Builder {
     head_dim_ = head_dim > 0 ? head_dim : std::max<int64_t>(1, hidden_ / heads_);
     // Latent attention's heads have two sizes, whatever `head_dim` says of one of them.
     if (in_.has("kv_lora_rank")) {
-      in_.text("head_dim", "");
+      in_.pass("head_dim");
     } else {
       head_dim_ = in_.whole({"head_dim", "d_kv"}, head_dim_, 1);
     }
@@ -196,6 +197,7 @@ class Builder {
       out.latent = LatentAttention{in_.whole({"q_lora_rank"}, 0), in_.required({"kv_lora_rank"}),
                                    in_.required({"qk_nope_head_dim"}), in_.required({"qk_rope_head_dim"}),
                                    in_.required({"v_head_dim"})};
+      out.key_value_heads = heads_;
       out.head_norm_parameters = out.latent->query_rank + out.latent->key_value_rank;
       // Only the narrow projections have one.
       if (out.query_key_value_bias)

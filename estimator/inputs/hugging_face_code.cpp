@@ -82,7 +82,7 @@ void read_dropouts(CodeReader& in, const CodeRow& row, ModelCode& code) {
       {"embd_pdrop", "embed_dropout", "hidden_dropout_prob", "dropout_rate", "dropout"}, row.dropout, 1);
   if (row.type == "opt") code.embedding_dropout = 0;
   if (row.norm == NormCode::kT5) code.inner_dropout = code.hidden_dropout;
-  if (row.two_stacks) code.inner_dropout = in.number({"activation_dropout"}, 0, 1);
+  if (row.two_stacks || row.type == "biogpt") code.inner_dropout = in.number({"activation_dropout"}, 0, 1);
 }
 
 void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelCode& code) {
@@ -105,9 +105,13 @@ void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelC
     code.windowed.push_back((row.first_has_no_window ? i : i + 1) % std::max<size_t>(1, pattern) != 0);
 }
 
+// Tells whether transformers 4 runs the type.
+bool is_old(CodeReader& in, const CodeRow& row) {
+  return !row.since_five && in.text({"transformers_version"}, "4.57").rfind("4.", 0) == 0;
+}
+
 void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
-  const std::string version = in.text({"transformers_version"}, "4.57");
-  const bool old = version.rfind("4.", 0) == 0;
+  const bool old = is_old(in, row);
   code.reentrant = old;
   code.experts = !old                        ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
@@ -155,6 +159,7 @@ void copy_row(const CodeRow& row, ModelCode& code) {
   code.embedding_norm = row.embedding_norm;
   code.layer_scale = row.layer_scale;
   code.norms_inside = row.norms_inside;
+  code.scales_query = row.scales_query;
   code.masked_language_head = row.masked_language_head;
   code.loss_in_fp32 =
       !row.two_stacks && (!row.encoder || row.type == "modernbert") && row.norm != NormCode::kT5;
@@ -179,6 +184,7 @@ void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, Model
   if (row.rotation == RotationCode::kPairs && !in.flag("rope_interleave", true))
     code.rotation = RotationCode::kHalves;
   if (in.has("kv_lora_rank")) code.rotary = 1;
+  if (row.type == "minimax_m2" && in.has("rotary_dim")) code.rotary = rotated_share(in, model);
   if (row.type == "deberta-v2") read_relative_attention(in, code);
   if (row.type == "falcon") read_falcon(in, code);
   code.scales_embedding =
@@ -215,6 +221,7 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   const CodeRow* row = find_code_row(type == "gemma3" ? "gemma3_text" : std::string_view(type));
   if (row == nullptr) return code;
   copy_row(*row, code);
+  if (row->only_five && is_old(in, *row)) code.known = false;
   read_activation(in, *row, code);
   read_own_keys(in, *row, model, code);
   read_dropouts(in, *row, code);

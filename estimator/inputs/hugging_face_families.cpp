@@ -85,7 +85,7 @@ constexpr std::array kFamilies = {
     named("paddleocr_vl", kErnie),  // as the file beside its weights is written, in one level
     Family{
         .type = "seed_oss", .query_key_value_bias = true, .attention_output_bias_key = "attention_out_bias"},
-    Family{.type = "granite", .tied = true},
+    Family{.type = "granite"},
     Family{.type = "granitemoe"},
     Family{.type = "qwen2", .query_key_value_bias = true, .nested = kQwen2},
     Family{.type = "qwen2_vl", .query_key_value_bias = true},

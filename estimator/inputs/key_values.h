@@ -21,6 +21,10 @@ class KeyValues {
 
   // Also one that was offered.
   bool has(const std::string& key) const;
+  // Whether the key itself is there.
+  bool is_said(const std::string& key) const { return values_.count(key) != 0; }
+  // Counts a key as read that changes nothing.
+  void pass(const std::string& key) { read_.insert(key); }
   // A value for a key that is not there, which counts as a default where it is read.
   void offer(const std::string& key, const std::string& value);
   // A key that begins with `start`; none counts as read.

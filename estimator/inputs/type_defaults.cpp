@@ -1,7 +1,6 @@
 #include "estimator/inputs/type_defaults.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <vector>
 
@@ -13,15 +12,17 @@ namespace {
 // Types, then what they have in common. Source: transformers 4.57 and 5.17,
 // models/<type>/configuration_<type>.py.
 constexpr std::string_view kDefaults = R"(
+Glm4vMoe_text glm4_moe glm4v_moe_text first_k_dense_replace=1 intermediate_size=10944
+  moe_intermediate_size=1408 n_routed_experts=128 n_shared_experts=1 num_experts_per_tok=8
+  num_key_value_heads=8
 albert intermediate_size=16384
 apertus intermediate_size=14336
 arcee intermediate_size=18432
 bamba intermediate_size=14336 mamba_n_heads=128 num_key_value_heads=8
 bart m2m_100 marian mbart pegasus decoder_ffn_dim=4096 encoder_ffn_dim=4096
-bert camembert chinese_clip_vision_model clip_vision_model data2vec-text deberta deit idefics3_vision mpnet
-  roberta roberta-prelayernorm siglip2_vision_model siglip_text_model siglip_vision_model smolvlm_vision vit
-  vit_msn xlm-roberta intermediate_size=3072
-biogpt internvl_vision megatron-bert pixtral intermediate_size=4096
+bert camembert data2vec-text deberta deit mpnet roberta roberta-prelayernorm siglip_text_model vit vit_msn
+  xlm-roberta intermediate_size=3072
+biogpt megatron-bert intermediate_size=4096
 bitnet intermediate_size=6912 num_key_value_heads=5
 blenderbot decoder_ffn_dim=10240 encoder_ffn_dim=10240
 blenderbot-small decoder_ffn_dim=2048 encoder_ffn_dim=2048
@@ -32,15 +33,15 @@ deberta-v2 intermediate_size=6144
 deepseek_v2 first_k_dense_replace=0 intermediate_size=11008 kv_lora_rank=512 moe_intermediate_size=1407
   n_routed_experts=64 n_shared_experts=2 q_lora_rank=1536 qk_nope_head_dim=128 qk_rope_head_dim=64
   v_head_dim=128
-deepseek_v3 first_k_dense_replace=3 intermediate_size=18432 kv_lora_rank=512 moe_intermediate_size=2048
-  n_routed_experts=256 n_shared_experts=1 num_experts_per_tok=8 num_key_value_heads=128 q_lora_rank=1536
-  qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128
+deepseek_v3 kimi_k2 first_k_dense_replace=3 intermediate_size=18432 kv_lora_rank=512
+  moe_intermediate_size=2048 n_routed_experts=256 n_shared_experts=1 num_experts_per_tok=8
+  num_key_value_heads=128 q_lora_rank=1536 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128
 distilbert hidden_dim=3072
 electra intermediate_size=1024
 ernie4_5 paddleocr_vl_text head_dim=128 intermediate_size=3072 num_key_value_heads=2
 ernie4_5_moe intermediate_size=12288 moe_intermediate_size=1536 moe_k=6 moe_num_experts=64
   moe_num_shared_experts=2 num_key_value_heads=4
-exaone4 intermediate_size=16384 num_key_value_heads=32
+exaone4 exaone4_5_text intermediate_size=16384 num_key_value_heads=32
 falcon_h1 intermediate_size=14336 mamba_d_ssm=1024 mamba_n_heads=128 num_key_value_heads=8
 falcon_mamba mamba time_step_rank=auto
 flex_olmo intermediate_size=11008 num_experts=7 num_experts_per_tok=5
@@ -49,8 +50,6 @@ gemma2 gemma3_text vaultgemma head_dim=256 intermediate_size=9216 num_key_value_
 gemma3n_text head_dim=256 intermediate_size=16384 num_key_value_heads=2 num_kv_shared_layers=15
 gemma4_text head_dim=256 intermediate_size=9216 num_key_value_heads=4 num_kv_shared_layers=0
 glm glm4 head_dim=128 intermediate_size=13696 num_key_value_heads=2
-glm4_moe glm4v_moe_text first_k_dense_replace=1 intermediate_size=10944 moe_intermediate_size=1408
-  n_routed_experts=128 n_shared_experts=1 num_experts_per_tok=8 num_key_value_heads=8
 glm4_moe_lite intermediate_size=10240 kv_lora_rank=512 moe_intermediate_size=1536 n_routed_experts=64
   n_shared_experts=1 num_experts_per_tok=4 num_key_value_heads=20 q_lora_rank=768 qk_nope_head_dim=192
   qk_rope_head_dim=64 v_head_dim=256
@@ -58,8 +57,7 @@ glm4v_text intermediate_size=13696 num_key_value_heads=2
 glm_ocr_text intermediate_size=4096 num_key_value_heads=8
 gpt_neox nemotron intermediate_size=24576
 gpt_oss head_dim=64 intermediate_size=2880 num_experts_per_tok=4 num_key_value_heads=8 num_local_experts=128
-llama olmo olmo2 olmo3 intermediate_size=11008
-granite intermediate_size=11008 tie_word_embeddings=false
+granite llama olmo olmo2 olmo3 intermediate_size=11008
 granitemoe intermediate_size=11008 num_experts_per_tok=2 num_local_experts=8
 granitemoehybrid intermediate_size=11008 mamba_n_heads=128 num_experts_per_tok=2 num_local_experts=8
   shared_intermediate_size=1024
@@ -67,8 +65,8 @@ helium head_dim=128 intermediate_size=7040 num_key_value_heads=20
 jamba attn_layer_offset=4 attn_layer_period=8 expert_layer_offset=1 expert_layer_period=2
   intermediate_size=14336 mamba_dt_rank=auto num_experts=16 num_experts_per_tok=2 num_key_value_heads=8
 kimi_linear intermediate_size=9216 kv_lora_rank=512 linear_head_dim=128 linear_num_heads=32
-  moe_intermediate_size=1024 n_shared_experts=1 num_experts_per_tok=8 num_key_value_heads=32
-  num_local_experts=256 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128
+  moe_intermediate_size=1024 num_shared_experts=1 num_experts_per_token=8 num_key_value_heads=32
+  num_experts=256 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128
 lfm2 intermediate_size=12288 num_key_value_heads=8
 llama4_text head_dim=128 interleave_moe_layer_step=1 intermediate_size=8192 intermediate_size_mlp=16384
   num_experts_per_tok=1 num_key_value_heads=8 num_local_experts=16
@@ -94,7 +92,7 @@ phi phi3 intermediate_size=8192
 phimoe intermediate_size=6400 num_experts_per_tok=2 num_key_value_heads=8 num_local_experts=16
 plbart decoder_ffn_dim=3072 encoder_ffn_dim=3072
 qwen2 intermediate_size=22016 num_key_value_heads=32
-qwen2_5_vl_text qwen2_vl_text intermediate_size=29568 num_key_value_heads=8
+qwen2_5_vl qwen2_5_vl_text qwen2_vl qwen2_vl_text intermediate_size=29568 num_key_value_heads=8
 qwen2_moe decoder_sparse_step=1 intermediate_size=5632 moe_intermediate_size=1408 num_experts=60
   num_experts_per_tok=4 num_key_value_heads=16 shared_expert_intermediate_size=5632
 qwen3 qwen3_vl_text head_dim=128 intermediate_size=22016 num_key_value_heads=32
@@ -146,21 +144,22 @@ std::map<std::string_view, Defaults> read_defaults() {
 }
 
 // One size, as types call it.
-constexpr std::array<std::array<const char*, 5>, 5> kNames = {{
-    {"intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size"},
+const std::vector<std::vector<std::string_view>> kNames = {
+    {"intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size", "hidden_dim"},
     {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts"},
     {"num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "top_k_experts"},
+    {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts"},
     {"num_key_value_heads", "num_kv_heads", "multi_query", "n_head_kv", "num_query_groups"},
     {"head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels"},
-}};
+};
 
 bool is_said(const KeyValues& values, const std::string& prefix, std::string_view key) {
-  for (const auto& names : kNames) {
+  for (const std::vector<std::string_view>& names : kNames) {
     if (std::find(names.begin(), names.end(), key) == names.end()) continue;
     return std::any_of(names.begin(), names.end(),
-                       [&](const char* name) { return values.has(prefix + name); });
+                       [&](std::string_view name) { return values.is_said(prefix + std::string(name)); });
   }
-  return values.has(prefix + std::string(key));
+  return values.is_said(prefix + std::string(key));
 }
 
 }  // namespace

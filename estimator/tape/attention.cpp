@@ -147,6 +147,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
     Tensor key = rotated(op_.view_of_transposed(heads.key));
     heads.query = std::move(query);
     heads.key = std::move(key);
+    if (code_.scales_query) heads.query = op_.scale(heads.query);
     heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
   }
   if (code_.uses_cache && run_.training.recompute == Recompute::kNone) {

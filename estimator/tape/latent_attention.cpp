@@ -79,6 +79,7 @@ Layers::Heads Layers::latent_heads(const Attention& block, const Tensor& x) {
       key = cached(key, element);
     }
     out.query = op_.concatenate(of_query[0], out.query);
+    if (code_.scales_query) out.query = op_.scale(out.query);
     const std::vector<Tensor> parts = widened(row);
     out.key =
         written(op_, tape_.make(parts[0].elements + tokens_ * heads * turned, parts[0].element), parts[0]);

@@ -64,7 +64,7 @@ class Layers {
   Tensor centred_norm(const Tensor& x, const Tensor& weight, double rows);
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
-  // What follows queries, keys and values.
+  // Mixes values, and projects the result.
   Tensor behind(const Attention& block, Heads heads);
   Heads turned_heads(const Attention& block, const Tensor& x);
   Heads heads_of(const Attention& block, const Tensor& x);

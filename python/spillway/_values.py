@@ -20,12 +20,14 @@ CHOICES = ("none", "small", "all")
 _ReportRead = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
 _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
-# Lines that look at unreal values so often each, with no look of another line between, are taken for a loop that waits,
-# and one of them is given another answer. That is more often than a program that is tried makes steps, and soon over.
-# Where one of them is known to wait fewer looks are enough: what ends one loop may be what keeps the next one going.
+# Lines that look at unreal values so often each, one soon after the other, with no look of another line between, are
+# taken for a loop that waits, and one of them is given another answer. That is more often than a program that is tried
+# makes steps, and soon over. Fewer looks are enough where these lines are known to wait: what ends one loop may be what
+# keeps the next one going.
 LOOKS_OF_A_LOOP = 10_000
 LOOKS_OF_A_KNOWN_LOOP = 100
 MOST_LINES_OF_A_LOOP = 4
+SOON = 4 * MOST_LINES_OF_A_LOOP  # looks
 COMPILERS = ("/torch/_dynamo/guards.py", "/torch/_inductor/runtime/")
 Line = tuple[str, int]  # file, number
 _started: list[Values] = []  # the observer calls them to the end
@@ -35,28 +37,33 @@ class Waits:
     """Loops that wait for a value that nobody computes, with up to `MOST_LINES_OF_A_LOOP` lines that look."""
 
     def __init__(self) -> None:
-        self.looks: dict[Line, int] = {}  # of the lines that looked last: how often since the newest of them came
-        self.turns: dict[frozenset[Line], int] = {}  # of the lines of a loop: how often one got another answer
+        self.now = 0
+        self.last: dict[Line, int] = {}  # when each line looked
+        self.looks: dict[Line, int] = {}  # how often each one did since a line came that had not looked soon before
+        self.turns: dict[frozenset[Line], int] = {}  # how often a line of a loop got another answer
         self.negated: set[Line] = set()  # lines that are given the opposite of the value that is there
 
     def look(self, line: Line) -> Line | None:
         """The line of a loop that is given another answer from now on, if it is time."""
-        if line not in self.looks:
-            while len(self.looks) >= MOST_LINES_OF_A_LOOP:
-                self.looks.pop(min(self.looks, key=self.looks.__getitem__))
-            self.looks = dict.fromkeys([*self.looks, line], 0)
-        self.looks[line] += 1
-        waiting = [each for each, times in self.looks.items() if times > 0]
-        loop = frozenset(waiting)
-        is_known = any(loop & known for known in self.turns)
-        if sum(self.looks.values()) < len(waiting) * (LOOKS_OF_A_KNOWN_LOOP if is_known else LOOKS_OF_A_LOOP):
+        self.now += 1
+        if not self._is_recent(line):
+            self.last = {each: when for each, when in self.last.items() if self._is_recent(each)}
+            self.looks = {}
+        self.last[line] = self.now
+        self.looks[line] = self.looks.get(line, 0) + 1
+        loop = frozenset(each for each in self.last if self._is_recent(each))
+        needed = LOOKS_OF_A_KNOWN_LOOP if any(loop <= known for known in self.turns) else LOOKS_OF_A_LOOP
+        if len(loop) > MOST_LINES_OF_A_LOOP or min(self.looks.get(each, 0) for each in loop) < needed:
             return None
-        self.looks = dict.fromkeys(self.looks, 0)
+        self.looks = {}
         turn = self.turns[loop] = self.turns.get(loop, 0) + 1
-        # As a Gray code counts, so that every combination of answers has its turn, one line after the other.
-        changed = waiting[min((turn & -turn).bit_length(), len(waiting)) - 1]
+        # A Gray code: every combination of answers has its turn, and each differs from the one before in one line.
+        changed = sorted(loop)[min((turn & -turn).bit_length(), len(loop)) - 1]
         self.negated ^= {changed}
         return changed
+
+    def _is_recent(self, line: Line) -> bool:
+        return line in self.last and self.now - self.last[line] <= SOON
 
 
 class Values:

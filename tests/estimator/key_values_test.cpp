@@ -39,6 +39,19 @@ TEST(KeyValues, EchoesEveryDefaultAndKnowsWhatNobodyRead) {
   EXPECT_EQ(values.unread(), std::vector<std::string>{"b"});
 }
 
+TEST(KeyValues, WhatIsOfferedIsADefaultThatIsReadWhereNothingIsSaid) {
+  KeyValues values(std::map<std::string, std::string>{{"heads", "12"}});
+  values.offer("heads", "32");
+  values.offer("head_dim", "128");
+  values.offer("never", "1");
+  EXPECT_TRUE(values.has("head_dim"));
+  EXPECT_FALSE(values.is_said("head_dim"));
+  EXPECT_EQ(values.whole("heads", 1), 12);
+  EXPECT_EQ(values.required("head_dim"), 128);
+  EXPECT_EQ(values.assumed(), std::vector<std::string>{"head_dim = 128"});
+  EXPECT_TRUE(values.unread().empty());
+}
+
 TEST(KeyValues, RequiresWhatIsRequired) {
   KeyValues values(std::map<std::string, std::string>{});
   values.required("hidden-size");

@@ -125,6 +125,36 @@ TEST_P(MetaParameters, AreTheSameWhereAFileDoesNotSayThem) {
   EXPECT_GT(equal, 700);
 }
 
+// One size that two types call differently.
+struct Said {
+  const char* type;
+  const char* key;
+  int64_t value;
+  const char* usual;  // as the type's class calls it
+};
+
+class SizesUnderAnotherName : public testing::TestWithParam<Said> {};
+
+TEST_P(SizesUnderAnotherName, AreNotThoseOfTheClass) {
+  const Said& said = GetParam();
+  const Json silent = {{"model_type", said.type}, {"hidden_size", 1024},       {"num_hidden_layers", 4},
+                       {"vocab_size", 32000},     {"num_attention_heads", 16}, {"num_key_value_heads", 16}};
+  Json config = silent, usual = silent;
+  config[said.key] = said.value;
+  usual[said.usual] = said.value;
+  const Read answer = read(config);
+  EXPECT_EQ(answer.refused, "");
+  EXPECT_EQ(answer.parameters, read(usual).parameters);
+  EXPECT_NE(answer.parameters, read(silent).parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transformers, SizesUnderAnotherName,
+                         testing::Values(Said{"mixtral", "num_experts", 4, "num_local_experts"},
+                                         Said{"qwen3_moe", "num_local_experts", 4, "num_experts"},
+                                         Said{"olmoe", "num_local_experts", 4, "num_experts"},
+                                         Said{"gpt_oss", "num_experts", 4, "num_local_experts"}),
+                         [](const auto& info) { return std::string(info.param.type); });
+
 INSTANTIATE_TEST_SUITE_P(Transformers, MetaParameters,
                          testing::Values("parameters-4.57.jsonl", "parameters-5.17.jsonl"),
                          [](const auto& info) {

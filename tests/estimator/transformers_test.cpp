@@ -175,36 +175,55 @@ TEST(TransformersCode, OfGptBigCodeRecomputesNothingBeforeFive) {
   EXPECT_LT(peak_of(run_of(current, "full")), peak_of(run_of(current, "none")));
 }
 
-class DryrunPeaks : public testing::TestWithParam<const char*> {};
+TEST(TransformersAdapters, NameTheMatricesOfLatentAttention) {
+  Json config = config_of("deepseek_v3", "5.17.0");
+  config.erase("head_dim");
+  const auto with = [&](const char* targets) {
+    Result<RunKeys> keys = read_model_json(config.dump());
+    keys.value()["train.framework"] = "transformers";
+    keys.value()["adapter.kind"] = "lora";
+    keys.value()["adapter.targets"] = targets;
+    return read_run(keys.value());
+  };
+  const Result<TrainingRun> run = with("q_a_proj,q_b_proj,kv_a_proj_with_mqa,kv_b_proj,o_proj");
+  EXPECT_TRUE(run.ok()) << run.status().text();
+  for (const char* name : {"q_proj", "k_proj", "v_proj"}) EXPECT_FALSE(with(name).ok()) << name;
+}
 
-TEST_P(DryrunPeaks, AreWithinOneAndAHalfPercentInTheMedianAndFiveAtTheNinetyFifth) {
-  std::ifstream lines(std::string(SPILLWAY_PARAMETERS) + "/" + GetParam());
-  ASSERT_TRUE(lines) << GetParam();
+// Rows of a file, and how far estimates of them may be off, in percent.
+struct Rows {
+  const char* file;
+  const char* name;
+  double median;
+  double most_of_95;  // of a hundred
+  double worst;
+};
+
+class DryrunPeaks : public testing::TestWithParam<Rows> {};
+
+TEST_P(DryrunPeaks, AreAsNearAsTheyAre) {
+  const Rows& rows = GetParam();
+  std::ifstream lines(std::string(SPILLWAY_PARAMETERS) + "/" + rows.file);
+  ASSERT_TRUE(lines) << rows.file;
   std::vector<double> errors;
   for (std::string line; std::getline(lines, line);) {
     const Json row = Json::parse(line);
     errors.push_back(std::abs(error_percent(row)));
-    EXPECT_LE(errors.back(), 6) << row["config"]["model_type"] << ", row " << row["number"];
+    EXPECT_LE(errors.back(), rows.worst) << row["config"]["model_type"] << ", row " << row["number"];
   }
   ASSERT_GT(errors.size(), 30u);
   std::sort(errors.begin(), errors.end());
-  EXPECT_LE(errors[errors.size() / 2], 1.5);
-  EXPECT_LE(errors[errors.size() * 95 / 100], 5);
+  EXPECT_LE(errors[errors.size() / 2], rows.median);
+  EXPECT_LE(errors[errors.size() * 95 / 100], rows.most_of_95);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, DryrunPeaks,
-                         testing::Values("transformers-4.57.jsonl", "transformers-5.17.jsonl",
-                                         "transformers-adapters.jsonl", "transformers-images.jsonl",
-                                         "transformers-more.jsonl", "transformers-optimizers.jsonl"),
-                         [](const auto& rows) {
-                           const std::string name = rows.param;
-                           return name.find("4.57") != std::string::npos       ? "Old"
-                                  : name.find("5.17") != std::string::npos     ? "New"
-                                  : name.find("adapters") != std::string::npos ? "Adapters"
-                                  : name.find("images") != std::string::npos   ? "Images"
-                                  : name.find("more") != std::string::npos     ? "More"
-                                                                               : "Optimizers";
-                         });
-
+                         testing::Values(Rows{"transformers-4.57.jsonl", "Old", 0.05, 0.8, 5.5},
+                                         Rows{"transformers-5.17.jsonl", "New", 0.05, 0.8, 1.5},
+                                         Rows{"transformers-adapters.jsonl", "Adapters", 0.05, 0.8, 1},
+                                         Rows{"transformers-images.jsonl", "Images", 0.8, 4, 5},
+                                         Rows{"transformers-more.jsonl", "More", 0.1, 1.3, 3.5},
+                                         Rows{"transformers-optimizers.jsonl", "Optimizers", 0.05, 0.8, 1.5}),
+                         [](const auto& rows) { return std::string(rows.param.name); });
 }  // namespace
 }  // namespace spillway::estimator

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import warm
+from spillway._values import Waits
 
 COMMAND = os.environ["SPILLWAY_COMMAND"]
 TRAIN = Path(__file__).resolve().parents[2] / "bench" / "dryrun" / "train.py"
@@ -339,6 +340,31 @@ class NotComputed(unittest.TestCase):
         done = dryrun(LOOPS_OF_TWO_LINES)
         self.assertEqual((done.returncode, done.stdout), (0, "over\n"), done.stderr)
         self.assertIn("a loop waited there for another value, and got one", done.stderr)
+
+    def test_lines_that_look_now_and_then_are_no_loop(self) -> None:
+        waits = Waits()
+        step, now_and_then = ("a.py", 1), ("a.py", 2)
+        for i in range(60_000):
+            self.assertIsNone(waits.look(step))
+            if i % 1000 == 999:
+                self.assertIsNone(waits.look(now_and_then))
+
+    def test_every_combination_of_answers_has_its_turn(self) -> None:
+        waits = Waits()
+        lines = [("a.py", number) for number in range(3)]
+        seen = [frozenset(waits.negated)]
+        for look in range(3 * 10_000 + 3 * 800):
+            if waits.look(lines[(look * 2) % 3]) is not None:
+                seen.append(frozenset(waits.negated))
+        self.assertEqual(len(set(seen[:8])), 8, seen)
+
+    def test_a_line_that_looked_before_a_loop_is_not_of_it(self) -> None:
+        waits = Waits()
+        before, loop = ("a.py", 1), ("a.py", 2)
+        for line in (before, loop, before, before):
+            self.assertIsNone(waits.look(line))
+        changed = [waits.look(loop) for _ in range(10_100)]
+        self.assertEqual({line for line in changed if line is not None}, {loop})
 
     def test_the_allocator_sees_the_same_whatever_is_computed(self) -> None:
         for allocator in ("spillway", "native"):
