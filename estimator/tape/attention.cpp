@@ -150,7 +150,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
     if (code_.scales_query) heads.query = op_.scale(heads.query);
     heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
   }
-  if (code_.uses_cache && run_.training.recompute == Recompute::kNone) {
+  if (caches()) {
     const double element = std::max(heads.key.element, heads.value.element);
     heads.key = cached(op_.view_of_transposed(heads.key), element);
     heads.value = cached(op_.view_of_transposed(heads.value), element);

@@ -44,56 +44,78 @@ Tensor Layers::rotated_pairs(const Tensor& x) {
   return op_.concatenate(front, op_.add(table(odd), table(even)));
 }
 
-Layers::Heads Layers::latent_heads(const Attention& block, const Tensor& x) {
+// The parts of queries that stay as they are and that are rotated.
+std::vector<Tensor> Layers::latent_query(const Attention& block, const Tensor& x) {
   const LatentAttention& latent = *block.latent;
-  const auto heads = static_cast<double>(block.heads), pass = static_cast<double>(latent.head_dim),
-             turned = static_cast<double>(latent.rotary_dim), rank = static_cast<double>(latent.query_rank),
-             narrow = static_cast<double>(latent.key_value_rank),
-             wide = static_cast<double>(latent.value_dim);
+  const auto heads = static_cast<double>(block.heads), rank = static_cast<double>(latent.query_rank),
+             pass = static_cast<double>(latent.head_dim), turned = static_cast<double>(latent.rotary_dim);
   Tensor query;
   if (rank > 0) {
-    const Tensor low = norm(projected(x, "q_a_proj", hidden_, rank, block.output_bias), rank);
-    query = projected(low, "q_b_proj", rank, heads * (pass + turned), false);
+    const Tensor row = norm(projected(x, "q_a_proj", hidden_, rank, block.output_bias), rank);
+    query = projected(row, "q_b_proj", rank, heads * (pass + turned), false);
   } else {
     query = projected(x, "q_proj", hidden_, heads * (pass + turned), false);
   }
-  const std::vector<Tensor> of_query =
-      op_.split(op_.view_of_transposed(query), {tokens_ * heads * pass, tokens_ * heads * turned});
-  query.reset();
+  return op_.split(op_.view_of_transposed(query), {tokens_ * heads * pass, tokens_ * heads * turned});
+}
+
+// Keys but for what is rotated, and values, of the narrow rows.
+std::vector<Tensor> Layers::widened(const Attention& block, const Tensor& rows) {
+  const LatentAttention& latent = *block.latent;
+  const auto pass = static_cast<double>(block.heads * latent.head_dim),
+             wide = static_cast<double>(block.heads * latent.value_dim);
+  const Tensor all =
+      projected(rows, "kv_b_proj", static_cast<double>(latent.key_value_rank), pass + wide, false);
+  return op_.split(op_.view_of_transposed(all), {tokens_ * pass, tokens_ * wide});
+}
+
+Layers::Heads Layers::latent_heads(const Attention& block, const Tensor& x) {
+  const auto narrow = static_cast<double>(block.latent->key_value_rank),
+             turned = static_cast<double>(block.latent->rotary_dim);
+  const std::vector<Tensor> query = latent_query(block, x);
   const Tensor low = projected(x, "kv_a_proj_with_mqa", hidden_, narrow + turned, block.output_bias);
-  const std::vector<Tensor> of_low = op_.split(low, {tokens_ * narrow, tokens_ * turned});
-  const auto widened = [&](const Tensor& given) {
-    const Tensor all = projected(given, "kv_b_proj", narrow, heads * (pass + wide), false);
-    return op_.split(op_.view_of_transposed(all), {tokens_ * heads * pass, tokens_ * heads * wide});
-  };
-  const bool caches = code_.uses_cache && run_.training.recompute == Recompute::kNone;
-  Heads out;
+  const std::vector<Tensor> parts = op_.split(low, {tokens_ * narrow, tokens_ * turned});
+  Heads out = code_.caches_latent ? heads_of_cached_rows(block, query, parts)
+                                  : heads_before_cache(block, query, parts);
   out.query_by_heads = true;
-  if (code_.caches_latent) {
-    Tensor row = norm(of_low[0], narrow);
-    out.query = rotated_pairs(of_query[1]);
-    Tensor key = rotated_pairs(of_low[1]);
-    if (caches) {
-      const double element = std::max(row.element, key.element);
-      row = cached(row, element);
-      key = cached(key, element);
-    }
-    out.query = op_.concatenate(of_query[0], out.query);
-    if (code_.scales_query) out.query = op_.scale(out.query);
-    const std::vector<Tensor> parts = widened(row);
-    out.key =
-        written(op_, tape_.make(parts[0].elements + tokens_ * heads * turned, parts[0].element), parts[0]);
-    out.key = written(op_, out.key, expanded(op_, key, heads));
-    out.value = parts[1];
-    return out;
+  return out;
+}
+
+// `low`: the narrow rows, and the part of keys that all heads have and that is rotated. transformers 5 caches
+// both.
+Layers::Heads Layers::heads_of_cached_rows(const Attention& block, const std::vector<Tensor>& query,
+                                           const std::vector<Tensor>& low) {
+  const auto heads = static_cast<double>(block.heads);
+  Tensor rows = norm(low[0], static_cast<double>(block.latent->key_value_rank));
+  Heads out;
+  out.query = rotated_pairs(query[1]);
+  Tensor key = rotated_pairs(low[1]);
+  if (caches()) {
+    const double element = std::max(rows.element, key.element);
+    rows = cached(rows, element);
+    key = cached(key, element);
   }
-  const std::vector<Tensor> parts = widened(norm(of_low[0], narrow));
-  const Tensor turned_query = rotated_pairs(of_query[1]);
-  const Tensor key = expanded(op_, rotated_pairs(of_low[1]), heads);
-  out.query = op_.concatenate(of_query[0], turned_query);
-  out.key = op_.concatenate(parts[0], key);
-  out.value = parts[1];
-  if (caches) {
+  out.query = op_.concatenate(query[0], out.query);
+  if (code_.scales_query) out.query = op_.scale(out.query);
+  const std::vector<Tensor> wide = widened(block, rows);
+  out.key = written(op_, tape_.make(wide[0].elements + heads * key.elements, wide[0].element), wide[0]);
+  out.key = written(op_, out.key, expanded(op_, key, heads));
+  out.value = wide[1];
+  return out;
+}
+
+// transformers 4 caches keys and values.
+Layers::Heads Layers::heads_before_cache(const Attention& block, const std::vector<Tensor>& query,
+                                         const std::vector<Tensor>& low) {
+  const std::vector<Tensor> wide =
+      widened(block, norm(low[0], static_cast<double>(block.latent->key_value_rank)));
+  const Tensor turned = rotated_pairs(query[1]);
+  const Tensor key = expanded(op_, rotated_pairs(low[1]), static_cast<double>(block.heads));
+  Heads out;
+  out.query = op_.concatenate(query[0], turned);
+  out.key = op_.concatenate(wide[0], key);
+  out.value = wide[1];
+  if (caches()) {
     const double element = std::max(out.key.element, out.value.element);
     out.key = cached(out.key, element);
     out.value = cached(out.value, element);

@@ -69,6 +69,14 @@ class Layers {
   Heads turned_heads(const Attention& block, const Tensor& x);
   Heads heads_of(const Attention& block, const Tensor& x);
   Heads latent_heads(const Attention& block, const Tensor& x);
+  std::vector<Tensor> latent_query(const Attention& block, const Tensor& x);
+  std::vector<Tensor> widened(const Attention& block, const Tensor& rows);
+  Heads heads_of_cached_rows(const Attention& block, const std::vector<Tensor>& query,
+                             const std::vector<Tensor>& low);
+  Heads heads_before_cache(const Attention& block, const std::vector<Tensor>& query,
+                           const std::vector<Tensor>& low);
+  // Tells whether keys and values, or what they are made of, are cached.
+  bool caches() const { return code_.uses_cache && run_.training.recompute == Recompute::kNone; }
   Tensor rotated_pairs(const Tensor& x);
   Tensor rotated(const Tensor& x);
   Tensor head_norm(const Tensor& x, const Attention& block, double heads);
