@@ -27,7 +27,7 @@ LIKE_LLAMA = (
         "phi",
     ),
     "vaultgemma",
-    *("apertus", "bitnet", "ministral3", "gemma3n_text", "gemma4_text", "lfm2", "youtu", "minicpm3"),
+    *("apertus", "bitnet", "ministral3", "youtu", "minicpm3"),
 )
 WITH_EXPERTS = (
     "olmoe",
@@ -143,15 +143,6 @@ def falcon(rng: random.Random) -> Row:
     }
 
 
-def state_space(rng: random.Random, kind: str) -> Row:
-    w = sizes_of(rng)
-    out: Row = {
-        **{"model_type": kind, "hidden_size": w["hidden"], "num_hidden_layers": rng.randint(2, 12)},
-        **{"vocab_size": 50280, "expand": 2},
-    }
-    return out | ({"num_heads": w["hidden"] // 32, "head_dim": 64} if kind == "mamba2" else {})
-
-
 def biogpt(rng: random.Random) -> Row:
     w = sizes_of(rng)
     return {
@@ -239,9 +230,8 @@ ENCODERS = (
     "modernbert",
     "deberta-v2",
     "mpnet",
-    *("deberta", "megatron-bert", "roberta-prelayernorm", "xlm-roberta-xl"),
+    *("megatron-bert", "roberta-prelayernorm", "xlm-roberta-xl"),
 )
-STATE_SPACES = ("mamba", "falcon_mamba", "mamba2")
 KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(like_llama, kind=kind) for kind in LIKE_LLAMA},
     **{kind: partial(with_experts, kind=kind) for kind in WITH_EXPERTS},
@@ -250,7 +240,6 @@ KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(of_images, kind=kind) for kind in IMAGES},
     **{kind: partial(two_stacks, kind=kind) for kind in STACKS},
     **{kind: partial(like_t5, kind=kind) for kind in ("mt5", "umt5")},
-    **{kind: partial(state_space, kind=kind) for kind in STATE_SPACES},
     **{"biogpt": biogpt, "opt": opt, "bloom": bloom, "falcon": falcon, "gpt_neo": gpt_neo},
 }
 CLASSES = {
@@ -263,6 +252,5 @@ LONGEST = {
     **{kind: 512 for kind in ENCODERS},
     **{kind: 1024 for kind in STACKS},
     **{kind: 2048 for kind in ("biogpt", "opt", "gptj", "codegen", "gpt_bigcode", "gpt_neo", "mt5", "umt5")},
-    **{kind: 512 for kind in STATE_SPACES},
     **{"modernbert": 8192, "whisper": 256},
 }

@@ -106,12 +106,13 @@ void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelC
 }
 
 // Tells whether transformers 4 runs the type.
-bool is_old(CodeReader& in, const CodeRow& row) {
-  return !row.since_five && in.text({"transformers_version"}, "4.57").rfind("4.", 0) == 0;
+bool is_old(CodeReader& in, const CodeRow* row) {
+  const bool may_be = row == nullptr || !row->since_five;
+  return may_be && in.text({"transformers_version"}, "4.57").rfind("4.", 0) == 0;
 }
 
 void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
-  const bool old = is_old(in, row);
+  const bool old = is_old(in, &row);
   code.reentrant = old;
   code.experts = !old                        ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
@@ -212,16 +213,16 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   const std::string as = values.text(prefix + "read_as", "");
   const std::string type = as.empty() ? model.type : as;
   CodeReader in(values, prefix);
-  const bool old = in.text({"transformers_version"}, "4.57").rfind("4.", 0) == 0;
+  const CodeRow* row = find_code_row(type == "gemma3" ? "gemma3_text" : std::string_view(type));
+  const bool old = is_old(in, row);
   const Sdpa sdpa = sdpa_of(type);
   code.own_attention = sdpa == Sdpa::kNone || (sdpa == Sdpa::kSinceFive && old);
   const Checkpoints checkpoints = checkpoints_of(type);
   code.refuses_checkpoints = checkpoints == Checkpoints::kRefused;
   code.ignores_checkpoints = checkpoints == Checkpoints::kIgnoredBeforeFive && old;
-  const CodeRow* row = find_code_row(type == "gemma3" ? "gemma3_text" : std::string_view(type));
   if (row == nullptr) return code;
   copy_row(*row, code);
-  if (row->only_five && is_old(in, *row)) code.known = false;
+  if (row->only_five && old) code.known = false;
   read_activation(in, *row, code);
   read_own_keys(in, *row, model, code);
   read_dropouts(in, *row, code);

@@ -19,9 +19,9 @@ class KeyValues {
  public:
   explicit KeyValues(std::map<std::string, std::string> values) : values_(std::move(values)) {}
 
-  // Also one that was offered.
+  // True also for a key that was offered.
   bool has(const std::string& key) const;
-  // Whether the key itself is there.
+  // True for a key that the file says, not for one that was offered.
   bool is_said(const std::string& key) const { return values_.count(key) != 0; }
   // Counts a key as read that changes nothing.
   void pass(const std::string& key) { read_.insert(key); }

@@ -127,12 +127,12 @@ Tensor Layers::attention(const Attention& block, const Tensor& x) {
     heads.value = repeated(heads.value, block);
     Attention equal = block;
     equal.key_value_heads = block.heads;
-    return behind(equal, std::move(heads));
+    return attend(equal, std::move(heads));
   }
-  return behind(block, std::move(heads));
+  return attend(block, std::move(heads));
 }
 
-Tensor Layers::behind(const Attention& block, Heads heads) {
+Tensor Layers::attend(const Attention& block, Heads heads) {
   const double width = static_cast<double>(block.heads) * value_width(block);
   Tensor mixed = scaled_dot_product(block, std::move(heads), path(block));
   if (code_.norms_inside) mixed = norm(mixed, width);

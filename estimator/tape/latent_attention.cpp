@@ -1,5 +1,7 @@
 // DeepSeek's attention as transformers writes it: each token's keys and values are made of a narrow row.
 // Source: models/deepseek_v3/modeling_deepseek_v3.py and deepseek_v2, DeepseekV3Attention.forward.
+#include <algorithm>
+
 #include "estimator/tape/layers.h"
 
 namespace spillway::estimator {

@@ -65,7 +65,7 @@ class Layers {
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
   // Mixes values, and projects the result.
-  Tensor behind(const Attention& block, Heads heads);
+  Tensor attend(const Attention& block, Heads heads);
   Heads turned_heads(const Attention& block, const Tensor& x);
   Heads heads_of(const Attention& block, const Tensor& x);
   Heads latent_heads(const Attention& block, const Tensor& x);
