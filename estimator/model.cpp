@@ -14,7 +14,8 @@ class Lister {
     if (block.latent.has_value()) {
       latent_projections(block, *block.latent);
     } else {
-      const int64_t projected = block.head_dim * (block.heads + 2 * block.key_value_heads);
+      const int64_t projected =
+          block.head_dim * (block.heads + key_value_matrices(block) * block.key_value_heads);
       matrix(hidden_ * projected);
       if (block.query_key_value_bias) sharded(projected);
       matrix(block.heads * block.head_dim * hidden_);
@@ -117,7 +118,7 @@ class MatrixLister {
       add((block.heads + 2 * block.key_value_heads) * block.head_dim, hidden_);
     } else {
       add(block.heads * block.head_dim, hidden_);
-      add(block.key_value_heads * block.head_dim, hidden_, 2);
+      add(block.key_value_heads * block.head_dim, hidden_, key_value_matrices(block));
     }
     add(hidden_, block.heads * block.head_dim);
   }
@@ -141,7 +142,7 @@ class MatrixLister {
     add(hidden_, ffn, count);
   }
   void add(int64_t rows, int64_t columns, int64_t count = 1) const {
-    if (rows > 0 && columns > 0) out_.push_back({rows, columns, count});
+    if (rows > 0 && columns > 0 && count > 0) out_.push_back({rows, columns, count});
   }
 
   int64_t hidden_;

@@ -38,10 +38,17 @@ struct Attention {
   int64_t head_norm_parameters = 0;  // of the norms over query and key heads
   int64_t extra_parameters = 0;      // sinks, relative position tables
   bool cross = false;                // keys and values come from the tower before
+  bool shares_keys = false;          // and values, with the last layer of its kind that makes its own
+  bool keys_are_values = false;      // one matrix makes both
   AttentionMask mask = AttentionMask::kCausal;
   std::optional<LatentAttention> latent = {};
   bool operator==(const Attention& other) const = default;
 };
+
+// Matrices that make keys and values: none, one or two.
+inline int64_t key_value_matrices(const Attention& block) {
+  return block.shares_keys ? 0 : block.keys_are_values ? 1 : 2;
+}
 
 struct Mlp {
   int64_t ffn = 0;

@@ -12,6 +12,7 @@ enum class NormCode {
   kNemotron,   // the same, which autocast runs in 16 bits
   kLlama,      // cast to fp32, normalised, cast back, times the weight
   kGemma,      // the same with the weight in fp32 before the cast
+  kGemma4,     // as kGemma, the inverse root as a power
   kT5,         // the statistic in fp32 alone
   kCohere,     // LayerNorm written out in fp32, without a bias
   kOlmo,       // LayerNorm of an fp32 copy, without weights
@@ -81,6 +82,7 @@ struct ModelCode {
   bool copies_rotated = false;  // the rotated part is put together with the rest, even where there is none
   bool rotates_in_fp32 = false;
   bool rotates_halves = false;       // each half by itself
+  bool rotates_by_tokens = false;    // before heads are put in front of tokens (Gemma 4)
   bool rotates_windowed = false;     // only layers whose attention has a window, where there is one
   bool joined_feed_forward = false;  // gate and up are one matrix
   bool transposed_matrices = false;  // Conv1D
@@ -91,6 +93,7 @@ struct ModelCode {
   bool scores_in_fp32 = false;       // queries and keys are cast before their product (GPT-J)
   bool repeats_first = false;        // keys and values, for each query head, before they are rotated (Falcon)
   bool repeats_keys = false;         // the same once they are rotated, whichever kernel follows
+  bool repeats_wide = false;         // the same of heads that no kernel takes in groups (transformers 5)
   bool broadcasts_heads = false;     // of one key head, which no kernel but PyTorch's own takes
   bool scales_query = false;         // by a number for each token, once it is rotated (Ministral 3)
   bool copies_heads = false;         // heads become samples before products of scores (DeBERTa)
@@ -102,20 +105,26 @@ struct ModelCode {
   RotationCode rotation = RotationCode::kHalves;
   bool caches_latent = false;    // latent attention's narrow rows are cached, not keys and values
   bool router_in_fp32 = false;   // a copy of what goes into the product with the router
+  bool experts_beside = false;   // a dense block, and experts that read what it reads, are added up (Gemma 4)
   bool experts_in_fp32 = false;  // experts' results are weighted and added up in fp32 (GLM 4.5)
   bool bidirectional = false;
   bool scales_embedding = false;
   bool embedding_norm = false;
-  bool norms_inside = false;    // norms before a block's last matrix (BitNet)
-  bool layer_scale = false;     // a block's output times a vector of weights
-  bool caps_logits = false;     // c tanh(logits / c)
-  bool caps_scores = false;     // the same of eager attention's scores
-  bool scales_logits = false;   // with a number
-  bool adds_to_logits = false;  // a buffer as wide as weights are (final_logits_bias)
-  int64_t sound_channels = 0;   // of what two convolutions make an encoder's tokens of; 0: it has tokens
+  bool keeps_last_keys = false;  // and values, of the last layer of each kind that makes its own
+  bool norms_values = false;     // a norm over each head's values, without weights (Gemma 4)
+  bool norms_inside = false;     // norms before a block's last matrix (BitNet)
+  bool layer_scale = false;      // a block's output times a vector of weights
+  bool layer_scalar = false;     // a layer's output times a number, in place
+  int64_t layer_input = 0;       // elements for each token that a layer is given beside its input (Gemma 4)
+  bool caps_logits = false;      // c tanh(logits / c)
+  bool caps_scores = false;      // the same of eager attention's scores
+  bool scales_logits = false;    // with a number
+  bool adds_to_logits = false;   // a buffer as wide as weights are (final_logits_bias)
+  int64_t sound_channels = 0;    // of what two convolutions make an encoder's tokens of; 0: it has tokens
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
   bool loss_in_fp32 = true;           // logits are cast before the loss
   bool uses_cache = true;             // keys and values are copied into a cache
+  bool expands_masks = false;         // samples share a mask of truth values
   bool masks_without_cache = false;   // without one a causal mask is made, in case sequences are packed
   bool reentrant = false;             // checkpointing is
   double hidden_dropout = 0;

@@ -94,6 +94,25 @@ def with_experts(rng: random.Random, kind: str) -> Row:
     return out
 
 
+def gemma4(rng: random.Random) -> Row:
+    """As the large ones are, of which some have experts beside dense blocks, or as the small ones."""
+    out = like_llama(rng, "gemma4_text") | {"hidden_size_per_layer_input": 0, "head_dim": rng.choice([64, 128, 256])}
+    out |= {"global_head_dim": 2 * out["head_dim"], "sliding_window": rng.choice([512, 1024]), "use_cache": True}
+    out["final_logit_softcapping"] = rng.choice([None, 30.0])
+    kind = rng.choice(["dense", "experts", "small"])
+    if kind == "small":
+        layers = rng.randint(12, 20)  # each kind of layer is there before those that share
+        out |= {"num_hidden_layers": layers, "num_kv_shared_layers": rng.choice([0, layers // 2 - 1])}
+        out |= {"hidden_size_per_layer_input": rng.choice([64, 256]), "use_double_wide_mlp": rng.random() < 0.5}
+        out["vocab_size_per_layer_input"] = out["vocab_size"]
+    else:
+        out |= {"attention_k_eq_v": True, "num_global_key_value_heads": max(1, out["num_key_value_heads"] // 2)}
+    if kind == "experts":
+        out |= {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "num_hidden_layers": rng.randint(2, 8)}
+        out["moe_intermediate_size"] = out["intermediate_size"] // 4
+    return out
+
+
 def like_gpt2(rng: random.Random, kind: str) -> Row:
     w = sizes_of(rng)
     out = {
@@ -240,7 +259,7 @@ KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(of_images, kind=kind) for kind in IMAGES},
     **{kind: partial(two_stacks, kind=kind) for kind in STACKS},
     **{kind: partial(like_t5, kind=kind) for kind in ("mt5", "umt5")},
-    **{"biogpt": biogpt, "opt": opt, "bloom": bloom, "falcon": falcon, "gpt_neo": gpt_neo},
+    **{"gemma4_text": gemma4, "biogpt": biogpt, "opt": opt, "bloom": bloom, "falcon": falcon, "gpt_neo": gpt_neo},
 }
 CLASSES = {
     **{kind: "AutoModelForMaskedLM" for kind in ENCODERS},

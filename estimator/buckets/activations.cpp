@@ -107,8 +107,10 @@ class Lister {
 
   void projections(const Attention& block) const {
     const double query = element_ * static_cast<double>(block.heads * block.head_dim) * tokens_ / tensor_;
-    const double keys =
-        element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) * source_tokens_ / tensor_;
+    const double keys = block.shares_keys
+                            ? 0
+                            : element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) *
+                                  source_tokens_ / tensor_;
     add(Part::kAttention, query + keys);
     // Norms over heads keep their inputs beside their outputs.
     if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2);

@@ -49,6 +49,7 @@ class Describer {
     wanted_ = class_name(values_, prefix_);
     for (const std::string_view line : split(description, '\n')) statement(split(line, ' '));
     finish_layers();
+    check_shared_keys();
     // A composite model's class is named for the whole, and has the language part's usual head.
     const bool is_whole = values_.has(prefix_ + "part_of") && wanted_.ends_with("ForConditionalGeneration");
     if (!wanted_.empty() && !found_class_ && !is_whole) {
@@ -139,6 +140,23 @@ class Describer {
     blocks_.clear();
   }
 
+  // A layer that makes no keys and values needs one before it that makes such as its own would be.
+  void check_shared_keys() {
+    std::vector<std::pair<int64_t, int64_t>> made;
+    for (const Layer& layer : model_.towers.empty() ? std::vector<Layer>() : model_.towers.back().layers) {
+      const auto* attention = layer.empty() ? nullptr : std::get_if<Attention>(&layer.front());
+      if (attention == nullptr) continue;
+      const std::pair<int64_t, int64_t> kind = {attention->head_dim, attention->key_value_heads};
+      if (!attention->shares_keys) made.push_back(kind);
+      if (std::find(made.begin(), made.end(), kind) != made.end()) continue;
+      values_.complain(fmt::format(
+          "{0}num_kv_shared_layers: '{1}' is not allowed; allowed: as many as leave a layer of each kind of "
+          "attention before them",
+          prefix_, values_.text(prefix_ + "num_kv_shared_layers", "")));
+      return;
+    }
+  }
+
   int64_t size(const BlockLine& line, const char* name, int64_t otherwise = 0) {
     const auto found = line.sizes.find(name);
     return found == line.sizes.end() ? otherwise : value(found->second);
@@ -165,6 +183,8 @@ class Describer {
     out.head_norm_parameters = size(line, "head_norms");
     out.extra_parameters = size(line, "extra");
     out.cross = size(line, "cross") != 0;
+    out.shares_keys = size(line, "shares") != 0;
+    out.keys_are_values = size(line, "alike") != 0;
     if (line.sizes.count("kv_rank") != 0) {
       out.latent = LatentAttention{size(line, "q_rank"), size(line, "kv_rank"), size(line, "nope"),
                                    size(line, "rope"), size(line, "value")};

@@ -271,27 +271,25 @@ let n altup_num_inputs:4
 let r laurel_rank:64
 let sixth (layer+1)%6==0
 let full if(third,0,if(has(layer_types),at(layer_types,full_attention),sixth+(1-sixth)*(layer+1==num_hidden_layers)))
-let dims if(full,global_head_dim:512,head_dim:256)
-let kv if(full,num_global_key_value_heads:num_key_value_heads,num_key_value_heads)
+let alike if(third,0,full*attention_k_eq_v:0)
+let dims if(own(head_dim),own(head_dim),if(full,global_head_dim:512,head_dim:256))
+let kv if(own(num_key_value_heads),own(num_key_value_heads),if(alike,num_global_key_value_heads:num_key_value_heads,num_key_value_heads))
 let shared layer>=num_hidden_layers-num_kv_shared_layers:0
-let q num_attention_heads*dims
 let p hidden_size_per_layer_input:256
 let all num_hidden_layers*p
 let ffn if(third,each(intermediate_size),intermediate_size*(1+(shared)*use_double_wide_mlp:0))
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:1
-refuse enable_moe_block:0 enable_moe_block
-refuse attention_k_eq_v:0 attention_k_eq_v
 refuse attention_bias:0 attention_bias
 warn (third)*(num_kv_shared_layers:0>0) num_kv_shared_layers: counted as transformers 5 does; before it these layers had keys and values of their own
 tower decoder max_position_embeddings:32768
 input vocab_size_per_layer_input:262144*all*(p>0)+h*all+p+if(third,2*(n-1)*h*h,0)
 norm h
 layers num_hidden_layers
-attention heads=num_attention_heads kv=kv dim=dims head_norms=2*dims norm=2*h if 1-(shared)
-mixer matrix=2*h*q other=dims norm=2*h saved=2*q if shared
+attention heads=num_attention_heads kv=kv dim=dims head_norms=(2-(shared))*dims norm=2*h shares=shared alike=alike
 mlp ffn=ffn gated=1 norm=2*h
+experts count=num_experts top=top_k_experts ffn=moe_intermediate_size norm=4*h+num_experts if if(third,0,enable_moe_block:0)
 mixer matrix=2*h*p norm=h saved=2*p if p>0
 mixer matrix=2*h*r+n*h other=2*h+n*n+n*n*n norm=h saved=r+n*h if third
 class ForCausalLM 0 vocabulary

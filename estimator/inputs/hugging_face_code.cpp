@@ -103,6 +103,7 @@ void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelC
       in.number({"sliding_window_pattern"}, static_cast<double>(row.window_pattern), 1e6));
   for (size_t i = 0; i < layers; ++i)
     code.windowed.push_back((row.first_has_no_window ? i : i + 1) % std::max<size_t>(1, pattern) != 0);
+  if (row.norm == NormCode::kGemma4) code.windowed.back() = false;  // Gemma4TextConfig.__post_init__
 }
 
 // Tells whether transformers 4 runs the type.
@@ -117,7 +118,7 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.experts = !old                        ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
                                              : ExpertsCode::kLoop;
-  code.caches_latent = !old;
+  code.caches_latent = code.repeats_wide = code.expands_masks = !old;
   code.repeats_keys = old && row.repeats_keys;
   if (old && code.rotation == RotationCode::kPairs) code.rotation = RotationCode::kPairsCopied;
   code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old) &&
@@ -135,6 +136,14 @@ void read_falcon(CodeReader& in, ModelCode& code) {
   code.repeats_first = in.flag("new_decoder_architecture", false);
   code.broadcasts_heads = !code.repeats_first;
   if (!code.repeats_first && !in.flag("parallel_attn", true)) code.residual = ResidualCode::kBefore;
+}
+
+// Gemma4TextModel and its layers.
+void read_gemma4(CodeReader& in, ModelCode& code) {
+  code.caps_logits = in.has("final_logit_softcapping");
+  code.rotates_by_tokens = code.norms_values = code.keeps_last_keys = true;
+  code.experts_beside = code.layer_scalar = true;
+  code.layer_input = static_cast<int64_t>(in.number({"hidden_size_per_layer_input"}, 256, 1e6));
 }
 
 // What a row says as it stands.
@@ -191,6 +200,7 @@ void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, Model
   code.scales_embedding =
       row.scales_embedding || (row.two_stacks && in.flag("scale_embedding", row.type == "m2m_100"));
   code.caps_logits = row.caps && !in.is_null("final_logit_softcapping");
+  if (row.norm == NormCode::kGemma4) read_gemma4(in, code);
   code.caps_scores = row.caps && !in.is_null("attn_logit_softcapping");
   const bool hears = row.type == "whisper";
   if (hears) code.sound_channels = static_cast<int64_t>(in.number({"num_mel_bins"}, 80, 1e6));

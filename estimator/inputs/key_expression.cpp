@@ -12,6 +12,7 @@ namespace spillway::estimator {
 namespace {
 
 constexpr int kDeepestName = 20;
+constexpr int kMostDigits = 4;  // of a layer's number
 // Past this a product of a few would overflow; no width of a model is there.
 constexpr double kMostSize = 1e17;
 
@@ -152,6 +153,7 @@ class Evaluation {
     if (name == "says")
       return std::any_of(given.begin() + 1, given.end(),
                          [&](const std::string& word) { return text.find(word) != std::string::npos; });
+    if (name == "own") return own(given.front());
     const std::vector<std::string> list = entries(text);
     const auto layer = static_cast<size_t>(in_.evaluate("layer"));
     if (name == "each") {
@@ -162,6 +164,18 @@ class Evaluation {
     if (name == "at") return layer < list.size() && is_word(list[layer]) ? 1 : 0;
     if (name == "in") return std::find(list.begin(), list.end(), std::to_string(layer)) != list.end() ? 1 : 0;
     return wrong(), 0;
+  }
+
+  // Layers' numbers have as many digits as the last one's (HeterogeneousConfigMixin of transformers 5).
+  double own(const std::string& name) {
+    const std::string section = in_.prefix_ + "per_layer_config.";
+    if (!in_.values_.has_any(section)) return 0;
+    std::string layer = std::to_string(in_.evaluate("layer"));
+    for (int digits = 0; digits < kMostDigits; ++digits, layer.insert(0, 1, '0')) {
+      const std::string key = fmt::format("{}{}.{}", section, layer, name);
+      if (in_.values_.has(key)) return key_value(key, in_.values_.text(key, "null"));
+    }
+    return key(name);
   }
 
   // What is not chosen is not evaluated: it may need keys that the file has no reason to have.

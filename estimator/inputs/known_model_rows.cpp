@@ -27,6 +27,15 @@ constexpr std::string_view kDeepseekV3 =
     "qk_rope_head_dim=64 v_head_dim=128 n_routed_experts=256 n_shared_experts=1 t=8 first_k_dense_replace=3 "
     "v=129280 p=163840";
 
+constexpr std::string_view kQwen3527 =
+    "qwen3_5_text h=5120 f=17408 l=64 a=24 k=4 d=256 v=248320 p=262144 linear_num_key_heads=16 "
+    "linear_num_value_heads=48 linear_key_head_dim=128 linear_value_head_dim=128 linear_conv_kernel_dim=4 "
+    "full=4";
+constexpr std::string_view kQwen3535 =
+    "qwen3_5_moe_text h=2048 m=512 l=40 a=16 k=2 d=256 e=256 t=8 v=248320 p=262144 "
+    "shared_expert_intermediate_size=512 linear_num_key_heads=16 linear_num_value_heads=32 "
+    "linear_key_head_dim=128 linear_value_head_dim=128 linear_conv_kernel_dim=4 full=4";
+
 }  // namespace
 
 const std::vector<KnownModel>& known_models() {
@@ -184,6 +193,21 @@ const std::vector<KnownModel>& known_models() {
        "linear_num_key_heads=16 linear_num_value_heads=32 linear_key_head_dim=128 linear_value_head_dim=128 "
        "linear_conv_kernel_dim=4 v=151936 p=262144 full=4",
        SizesSource::kConfig},
+      {"qwen3.5-27b", "Qwen/Qwen3.5-27B", 26.896, kQwen3527, SizesSource::kConfig},
+      {"qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B", 34.661, kQwen3535, SizesSource::kTable},
+      {"qwen3.5-122b-a10b", "Qwen/Qwen3.5-122B-A10B", 122.112,
+       "qwen3_5_moe_text h=3072 m=1024 l=48 a=32 k=2 d=256 e=256 t=8 v=248320 p=262144 "
+       "shared_expert_intermediate_size=1024 linear_num_key_heads=16 linear_num_value_heads=64 "
+       "linear_key_head_dim=128 linear_value_head_dim=128 linear_conv_kernel_dim=4 full=4",
+       SizesSource::kTable},
+      {"qwen3.5-397b-a17b", "Qwen/Qwen3.5-397B-A17B", 396.346,
+       "qwen3_5_moe_text h=4096 m=1024 l=60 a=32 k=2 d=256 e=512 t=10 v=248320 p=262144 "
+       "shared_expert_intermediate_size=1024 linear_num_key_heads=16 linear_num_value_heads=64 "
+       "linear_key_head_dim=128 linear_value_head_dim=128 linear_conv_kernel_dim=4 full=4",
+       SizesSource::kTable},
+      {"qwen3.6-27b", "Qwen/Qwen3.6-27B", 26.896, kQwen3527, SizesSource::kTable},
+      {"qwen3.6-35b-a3b", "Qwen/Qwen3.6-35B-A3B", 34.661, kQwen3535, SizesSource::kTable},
+      {"qwen3.8-27b", "Qwen/Qwen3.8-27B", 26.896, kQwen3527, SizesSource::kTable},
       {"gemma-2b", "google/gemma-2b", 2.506, "gemma h=2048 f=16384 l=18 a=8 k=1 d=256 v=256000 p=8192",
        SizesSource::kTable},
       {"gemma-7b", "google/gemma-7b", 8.538, "gemma h=3072 f=24576 l=28 a=16 k=16 d=256 v=256000 p=8192",
@@ -256,6 +280,26 @@ const std::vector<KnownModel>& known_models() {
       {"gemma-3-27b", "google/gemma-3-27b-pt", 27.009,
        "gemma3_text h=5376 f=21504 l=62 a=32 k=16 d=128 v=262208 p=131072 sliding_window=1024",
        SizesSource::kTable},
+      {"gemma-4-e2b", "google/gemma-4-E2B", 4.629,
+       "gemma4_text h=1536 f=6144 l=35 a=8 k=1 d=256 v=262144 p=131072 tied=true full=5 sliding_window=512 "
+       "num_kv_shared_layers=20 use_double_wide_mlp=true final_logit_softcapping=30",
+       SizesSource::kConfig},
+      {"gemma-4-e4b", "google/gemma-4-E4B", 7.463,
+       "gemma4_text h=2560 f=10240 l=42 a=8 k=2 d=256 v=262144 p=131072 tied=true full=6 sliding_window=512 "
+       "num_kv_shared_layers=18 final_logit_softcapping=30",
+       SizesSource::kTable},
+      {"gemma-4-26b-a4b", "google/gemma-4-26B-A4B", 25.233,
+       "gemma4_text h=2816 f=2112 l=30 a=16 k=8 d=256 v=262144 p=262144 tied=true full=6 sliding_window=1024 "
+       "attention_k_eq_v=true num_global_key_value_heads=2 hidden_size_per_layer_input=0 "
+       "enable_moe_block=true num_experts=128 top_k_experts=8 moe_intermediate_size=704 "
+       "final_logit_softcapping=30",
+       SizesSource::kConfig},
+      {"gemma-4-31b", "google/gemma-4-31B", 30.697,
+       "gemma4_text h=5376 f=21504 l=60 a=32 k=16 d=256 v=262144 p=262144 tied=true full=6 "
+       "sliding_window=1024 "
+       "attention_k_eq_v=true num_global_key_value_heads=4 hidden_size_per_layer_input=0 "
+       "final_logit_softcapping=30",
+       SizesSource::kConfig},
       {"phi-1.5", "microsoft/phi-1_5", 1.418, "phi h=2048 f=8192 l=24 a=32 k=32 v=51200 p=2048",
        SizesSource::kTable},
       {"phi-2", "microsoft/phi-2", 2.780, "phi h=2560 f=10240 l=32 a=32 k=32 v=51200 p=2048",

@@ -13,7 +13,7 @@ namespace spillway::estimator {
 namespace {
 
 // Keys that nearly every file has, by a letter; all others stand by their own names. `full=4` says that each
-// fourth layer has attention and the others are linear.
+// fourth layer attends to all tokens; the others are linear, or Gemma's, which have a window.
 struct Letter {
   std::string_view letter;
   std::string_view key;
@@ -67,12 +67,12 @@ constexpr std::array<std::string_view, 14> kEndings = {"-instruct", "-it",   "-c
                                                        "-2501",     "-v0.1", "-v0.2", "-thinking"};
 
 // Both names of a model's kind as the first word, then its sizes.
-std::string list_of_layers(std::string_view every, int64_t layers) {
+std::string list_of_layers(std::string_view every, int64_t layers, std::string_view others) {
   int64_t step = 1;
   std::from_chars(every.data(), every.data() + every.size(), step);
   std::string out = "[";
   for (int64_t i = 1; i <= layers; ++i)
-    out += fmt::format("{}\"{}\"", i == 1 ? "" : ",", i % step == 0 ? "full_attention" : "linear_attention");
+    out += fmt::format("{}\"{}\"", i == 1 ? "" : ",", i % step == 0 ? "full_attention" : others);
   return out + "]";
 }
 
@@ -168,7 +168,9 @@ RunKeys known_model_keys(const KnownModel& model) {
     out[fmt::format("model.{}", key)] = value;
   });
   if (!full.empty())
-    out["model.layer_types"] = list_of_layers(full, std::stoll(out["model.num_hidden_layers"]));
+    out["model.layer_types"] =
+        list_of_layers(full, std::stoll(out["model.num_hidden_layers"]),
+                       type.starts_with("gemma") ? "sliding_attention" : "linear_attention");
   out["model.is_config_json"] = "true";
   if (model.source == SizesSource::kNone)
     add_warnings(

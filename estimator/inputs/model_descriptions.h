@@ -8,6 +8,7 @@
 //                                where images have any size
 //   layers COUNT                 then each layer's blocks in their order, each with an `if EXPRESSION`:
 //     attention heads= kv= dim= bias= qkv_bias= out_bias= norm= head_norms= extra= cross=
+//               shares= alike= (keys and values: of another layer, by one matrix)
 //               (latent: q_rank= kv_rank= nope= rope= value=)
 //     mlp       ffn= gated= bias= norm=
 //     experts   count= top= ffn= shared= gated= bias= router_bias= shared_gate= norm=

@@ -187,7 +187,7 @@ std::string not_played(const TrainingRun& run) {
   if (training.recompute_layers > 1) return "several layers recomputed together";
   if (training.cross_entropy != CrossEntropy::kEager) return "this train.loss";
   if (training.step_in_backward) return "train.optimizer_step 'in-backward'";
-  return can_play(run.model) ? "" : "this type of model";
+  return can_play(run.model, run.code) ? "" : "this type of model";
 }
 
 void check_checkpoints(KeyValues& values, TrainingRun& run) {

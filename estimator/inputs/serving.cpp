@@ -26,7 +26,7 @@ struct WindowRow {
   int64_t pattern;  // each n-th layer sees all; 0: none does
   bool chunks = false;
 };
-constexpr std::array<WindowRow, 11> kWindows = {{{"mistral", 4096, 0},
+constexpr std::array<WindowRow, 12> kWindows = {{{"mistral", 4096, 0},
                                                  {"mixtral", 0, 0},
                                                  {"phi3", 0, 0},
                                                  {"starcoder2", 0, 0},
@@ -34,6 +34,7 @@ constexpr std::array<WindowRow, 11> kWindows = {{{"mistral", 4096, 0},
                                                  {"gemma3_text", 4096, 6},
                                                  {"gemma3", 4096, 6},
                                                  {"gemma3n_text", 512, 5},
+                                                 {"gemma4_text", 512, 6},
                                                  {"gpt_oss", 128, 2},
                                                  {"cohere2", 4096, 4},
                                                  {"llama4_text", 8192, 4, true}}};
@@ -108,6 +109,7 @@ class CacheLister {
   CacheLister(const Reach& reach, std::vector<CacheLayer>& out) : reach_(reach), out_(out) {}
 
   void operator()(const Attention& block) const {
+    if (block.shares_keys) return;
     CacheLayer layer;
     if (block.latent.has_value()) {
       layer.heads = 1;

@@ -27,9 +27,9 @@ class BlockWeights {
     if (block.latent.has_value()) return bytes + latent(block, *block.latent);
     const int64_t ranks = run_.settings.tensor;
     // Where there are fewer heads of keys and values than ranks, each rank has one.
-    const double projected =
-        static_cast<double>(block.head_dim) *
-        (share(block.heads, ranks) + 2 * std::max(1.0, share(block.key_value_heads, ranks)));
+    const double keys =
+        static_cast<double>(key_value_matrices(block)) * std::max(1.0, share(block.key_value_heads, ranks));
+    const double projected = static_cast<double>(block.head_dim) * (share(block.heads, ranks) + keys);
     bytes += matrix(static_cast<double>(hidden_) * projected);
     if (block.query_key_value_bias) bytes += projected * run_.settings.element_bytes;
     return bytes + matrix(share(block.heads * block.head_dim * hidden_, ranks));

@@ -34,7 +34,21 @@ bool Layers::is_windowed(size_t index) const {
 
 bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second) const {
   return layers[first] == layers[second] && is_masked(first) == is_masked(second) &&
+         is_kept(first) == is_kept(second) &&
          (!code_.rotates_windowed || is_windowed(first) == is_windowed(second));
+}
+
+bool Layers::is_kept(size_t index) const {
+  const auto shares = [](const Layer& layer) {
+    const auto* attention = std::get_if<Attention>(&layer.front());
+    return attention != nullptr && attention->shares_keys;
+  };
+  const std::vector<Layer>& layers = tower_.layers;
+  if (!code_.keeps_last_keys || shares(layers[index])) return false;
+  for (size_t next = index + 1; next < layers.size(); ++next) {
+    if (is_windowed(next) == is_windowed(index)) return shares(layers[next]);
+  }
+  return true;
 }
 
 AttentionPath Layers::path(const Attention& block) const {
@@ -47,8 +61,15 @@ AttentionPath Layers::path(const Attention& block) const {
   if (is_masked(index_)) return AttentionPath::kEfficient;
   if (half && key_width(block) <= kFlashHead && key_width(block) == value_width(block))
     return AttentionPath::kFlash;
-  const bool as_many = block.heads == block.key_value_heads || code_.repeats_first;
+  const bool as_many =
+      block.heads == block.key_value_heads || code_.repeats_first || repeats_for_kernel(block);
   return as_many ? AttentionPath::kEfficient : AttentionPath::kMath;
+}
+
+bool Layers::repeats_for_kernel(const Attention& block) const {
+  if (code_.repeats_first) return false;
+  const bool is_wide = key_width(block) > kFlashHead || key_width(block) != value_width(block);
+  return is_masked(index_) || (code_.repeats_wide && is_wide);
 }
 
 Tensor Layers::head_norm(const Tensor& x, const Attention& block, double heads) {
@@ -94,8 +115,12 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
     };
     Heads out;
     out.query = head_norm(one(x, code_.names.query, query), block, static_cast<double>(block.heads));
-    out.key = head_norm(one(source, code_.names.key, key), block, static_cast<double>(block.key_value_heads));
-    out.value = one(source, code_.names.value, key);
+    if (block.shares_keys) return out;
+    const Tape::AlsoHeld held(tape_, graph_holder());
+    const Tensor made = one(source, code_.names.key, key);
+    out.key = head_norm(made, block, static_cast<double>(block.key_value_heads));
+    out.value = block.keys_are_values ? made : one(source, code_.names.value, key);
+    if (code_.norms_values) out.value = norm(out.value, static_cast<double>(block.head_dim), false);
     return out;
   }
   const Tensor all = projected(x, code_.names.joined, hidden_, query + 2 * key, bias);
@@ -143,18 +168,26 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
   Heads heads = heads_of(block, x);
   const bool rotates = !code_.rotates_windowed || code_.window <= 0 || is_windowed(index_);
   if (code_.rotary > 0 && rotates && !block.cross) {
-    Tensor query = rotated(op_.view_of_transposed(heads.query));
-    Tensor key = rotated(op_.view_of_transposed(heads.key));
-    heads.query = std::move(query);
-    heads.key = std::move(key);
+    const auto turned = [&](const Tensor& of) {
+      return rotated(code_.rotates_by_tokens ? of : op_.view_of_transposed(of));
+    };
+    heads.query = turned(heads.query);
+    if (!block.shares_keys) heads.key = turned(heads.key);
     if (code_.scales_query) heads.query = op_.scale(heads.query);
     heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
+  }
+  Heads& shared = shared_[is_windowed(index_) ? 1 : 0];
+  if (block.shares_keys) {
+    heads.key = shared.key;
+    heads.value = shared.value;
+    return heads;
   }
   if (caches()) {
     const double element = std::max(heads.key.element, heads.value.element);
     heads.key = cached(op_.view_of_transposed(heads.key), element);
     heads.value = cached(op_.view_of_transposed(heads.value), element);
   }
+  if (is_kept(index_)) shared = {{}, heads.key, heads.value};
   return heads;
 }
 
@@ -171,7 +204,7 @@ Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, Attention
         return op_.copy(flash_attention(op_, call(block), heads.query, heads.key, heads.value));
       return flash_attention(op_, call(block), heads.query, heads.key, heads.value);
     case AttentionPath::kEfficient:
-      return efficient(block, heads, is_masked(index_));
+      return efficient(block, heads);
     case AttentionPath::kMath:
     case AttentionPath::kEager:
       break;
@@ -188,10 +221,9 @@ AttentionCall Layers::call(const Attention& block) const {
           block.cross ? source_sequence_ : sequence_};
 }
 
-// With a mask keys and values are repeated for each query head before it (sdpa_attention.py,
-// use_gqa_in_sdpa), and the mask of truth values becomes one of numbers for each layer.
-Tensor Layers::efficient(const Attention& block, const Heads& given, bool masked) {
-  const bool repeats = masked && !code_.repeats_first;
+// A mask of truth values becomes one of numbers for each layer.
+Tensor Layers::efficient(const Attention& block, const Heads& given) {
+  const bool masked = is_masked(index_), repeats = repeats_for_kernel(block);
   const Tensor key = repeats ? repeated(given.key, block) : given.key;
   const Tensor value = repeats ? repeated(given.value, block) : given.value;
   Tensor mask;

@@ -33,7 +33,7 @@ void add_rows(const Operators& op, Tensor& sum, const Tensor& rows) {
 
 }  // namespace
 
-Tensor Layers::routed(const Experts& block, const Tensor& x) {
+Tensor Layers::routing_weights(const Experts& block, const Tensor& x) {
   const auto count = static_cast<double>(block.count);
   const double chosen = tokens_ * static_cast<double>(block.top_k);
   Matrix router = matrix(hidden_, count, block.router_bias);
@@ -44,7 +44,28 @@ Tensor Layers::routed(const Experts& block, const Tensor& x) {
   // topk's indices, in eight bytes each.
   const Tensor indices = tape_.make(chosen, 8);
   weights = op_.multiply(weights, tape_.make(tokens_, 4));
-  if (!code_.experts_in_fp32) weights = op_.cast(weights, x.element);
+  return code_.experts_in_fp32 ? weights : op_.cast(weights, x.element);
+}
+
+// Gemma4TextRouter and the experts, beside what the dense block made.
+Tensor Layers::beside_dense(const Experts& block, const Tensor& dense, const Tensor& x) {
+  tape_.set_purpose(Purpose::kNorms);
+  const Tensor first = norm(dense, hidden_);
+  tape_.set_purpose(Purpose::kExperts);
+  const auto trained = [&](double elements) { return tape_.weight(elements, weight_element_, trained_); };
+  Tensor weights;
+  {
+    const Tensor scaled = op_.multiply_by_weight(norm(x, hidden_, false), trained(hidden_));
+    weights = routing_weights(block, op_.scale(scaled));
+  }
+  const auto count = static_cast<double>(block.count);
+  weights = op_.multiply(weights, picked(op_, trained(count), weights.elements));
+  const Tensor second = grouped_experts(block, norm(x, hidden_), weights);
+  return op_.add(first, norm(second, hidden_));
+}
+
+Tensor Layers::routed(const Experts& block, const Tensor& x) {
+  const Tensor weights = routing_weights(block, x);
   Tensor out = code_.experts == ExpertsCode::kLoop     ? looped_experts(block, x, weights)
                : code_.experts == ExpertsCode::kSorted ? sorted_experts(block, x, weights)
                                                        : grouped_experts(block, x, weights);

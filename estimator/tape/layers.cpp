@@ -9,6 +9,7 @@ namespace spillway::estimator {
 
 Layers::Layers(const TrainingRun& run, const Tower& tower, const ModelCode& code, const Operators& operators)
     : run_(run),
+      tower_(tower),
       code_(code),
       op_(operators),
       tape_(operators.tape()),
@@ -80,7 +81,7 @@ Tensor Layers::xielu(const Tensor& x) const {
   return op_.where(above, below);
 }
 
-Tensor Layers::norm(const Tensor& x, double width) {
+Tensor Layers::norm(const Tensor& x, double width, bool weighted) {
   const double rows = x.elements / width;
   if (code_.norm == NormCode::kLayerNorm)
     return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained_), rows);
@@ -88,14 +89,17 @@ Tensor Layers::norm(const Tensor& x, double width) {
     return op_.layer_norm(op_.for_product(x), tape_.weight(2 * width, weight_element_, trained_), rows,
                           false);
   if (code_.norm == NormCode::kOlmo) return op_.cast(op_.layer_norm(op_.cast(x, 4), {}, rows), x.element);
-  const Tensor weight = tape_.weight(width, weight_element_, trained_);
+  const Tensor weight = weighted ? tape_.weight(width, weight_element_, trained_) : Tensor();
   if (code_.norm == NormCode::kCohere) return centred_norm(x, weight, rows);
   const Tensor whole = op_.cast(x, 4);
   const Tensor variance = op_.mean(op_.power(whole), rows);
-  const Tensor inverse = op_.activation_of_result(op_.scale(variance));
+  const bool is_gemma4 = code_.norm == NormCode::kGemma4;
+  const Tensor shifted = op_.scale(variance);
+  const Tensor inverse = is_gemma4 ? op_.power(shifted) : op_.activation_of_result(shifted);
   // T5 multiplies what came in.
   Tensor out = op_.multiply(code_.norm == NormCode::kT5 ? x : whole, inverse);
-  if (code_.norm == NormCode::kGemma)
+  if (!weighted) return op_.cast(out, x.element);
+  if (code_.norm == NormCode::kGemma || is_gemma4)
     return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
   if (code_.norm == NormCode::kLlama || weight_element_ < 4) out = op_.cast(out, std::min(x.element, 4.0));
   return op_.multiply_by_weight(out, weight);
@@ -145,11 +149,22 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
   }
   for (const Block& each : layer) {
     tape_.set_purpose(Purpose::kNorms);
+    if (std::holds_alternative<Mixer>(each)) {
+      out = with_layer_input(out);
+      continue;
+    }
+    const auto* experts = std::get_if<Experts>(&layer.back());
+    const bool are_beside = code_.experts_beside && experts != nullptr;
+    if (are_beside && &each == &layer.back()) continue;  // they were added to the block before
     const Tensor residual = out;
     const bool normed_before =
         code_.residual == ResidualCode::kBefore || code_.residual == ResidualCode::kBoth;
-    if (normed_before) out = norm(out, hidden_);
+    if (normed_before) {
+      const Tape::AlsoHeld held(tape_, std::holds_alternative<Attention>(each) ? graph_holder() : nullptr);
+      out = norm(out, hidden_);
+    }
     out = block(each, out);
+    if (are_beside && std::holds_alternative<Mlp>(each)) out = beside_dense(*experts, out, residual);
     tape_.set_purpose(Purpose::kNorms);
     if (code_.layer_scale)
       out = op_.multiply_by_weight(out, tape_.weight(hidden_, weight_element_, trained_));
@@ -159,7 +174,16 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
     out = op_.add(residual, out);
     if (code_.residual == ResidualCode::kBehind) out = norm(out, hidden_);
   }
-  return out;
+  return code_.layer_scalar ? op_.in_place(out) : out;
+}
+
+// The tail of Gemma4TextDecoderLayer.
+Tensor Layers::with_layer_input(const Tensor& x) {
+  const auto width = static_cast<double>(code_.layer_input);
+  Tensor out = activated(projected(x, "per_layer_input_gate", hidden_, width, false));
+  out = op_.multiply(out, op_.slice(layer_inputs_, tokens_ * width));
+  out = norm(projected(out, "per_layer_projection", width, hidden_, false), hidden_);
+  return op_.add(x, out);
 }
 
 Tensor Layers::feed_forward(const Mlp& block, const Tensor& x) {

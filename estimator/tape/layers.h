@@ -2,6 +2,8 @@
 // by line, in models/<type>/modeling_<type>.py of 4.57 and 5.17.
 #pragma once
 
+#include <array>
+
 #include "estimator/run.h"
 #include "estimator/tape/attention_kernels.h"
 #include "estimator/tape/operators.h"
@@ -22,7 +24,8 @@ class Layers {
 
   // `index`: of the layer, which says whether attention has a window.
   Tensor layer(const Layer& layer, size_t index, const Tensor& x);
-  Tensor norm(const Tensor& x, double width);
+  // `weighted`: with a weight for each element of a row.
+  Tensor norm(const Tensor& x, double width, bool weighted = true);
   Tensor dropped(const Tensor& x, double share) const;
   Tensor activated(const Tensor& x) const;
   Tensor xielu(const Tensor& x) const;
@@ -38,6 +41,8 @@ class Layers {
     cosine_ = std::move(cosine);
     sine_ = std::move(sine);
   }
+  // What layers are given beside their input, all of them in one tensor.
+  void set_layer_inputs(Tensor all) { layer_inputs_ = std::move(all); }
   // These are added to scores: of self attention, and of cross attention.
   void set_biases(Tensor own, Tensor cross) {
     position_bias_ = std::move(own);
@@ -46,7 +51,16 @@ class Layers {
   // Whether the layers that follow are trained, where those of the tower are at all.
   void train(bool in_turn) { trained_ = trainable_ && in_turn; }
   double tokens() const { return tokens_; }
-  void forget_cache() { cache_.clear(); }
+  // Ends the forward pass: recomputed layers need shared keys and values once more.
+  void forget_cache() {
+    cache_.clear();
+    if (run_.training.recompute == Recompute::kNone) forget_shared();
+  }
+  // Once the first layer's backward pass is done nothing refers to shared keys any more.
+  void forget_shared() {
+    shared_ = {};
+    graphs_.clear();
+  }
   // Tells whether two layers keep the same.
   bool same(const std::vector<Layer>& layers, size_t first, size_t second) const;
   // Tells whether the attention of a layer gets a mask: one with a window that the sequence is longer than.
@@ -67,6 +81,9 @@ class Layers {
   // Mixes values, and projects the result.
   Tensor attend(const Attention& block, Heads heads);
   Heads turned_heads(const Attention& block, const Tensor& x);
+  // Tells whether a layer's keys and values are kept for layers that share them, or might.
+  bool is_kept(size_t index) const;
+  std::vector<Share>* graph_holder() { return is_kept(index_) ? &graphs_ : nullptr; }
   Heads heads_of(const Attention& block, const Tensor& x);
   Heads latent_heads(const Attention& block, const Tensor& x);
   std::vector<Tensor> latent_query(const Attention& block, const Tensor& x);
@@ -81,20 +98,26 @@ class Layers {
   Tensor rotated(const Tensor& x);
   Tensor head_norm(const Tensor& x, const Attention& block, double heads);
   AttentionPath path(const Attention& block) const;
+  // Tells whether transformers repeats keys and values before PyTorch's function (use_gqa_in_sdpa).
+  bool repeats_for_kernel(const Attention& block) const;
   Tensor scaled_dot_product(const Attention& block, Heads heads, AttentionPath path);
   AttentionCall call(const Attention& block) const;
-  Tensor efficient(const Attention& block, const Heads& heads, bool masked);
+  Tensor efficient(const Attention& block, const Heads& heads);
   Tensor materialised(const Attention& block, Heads heads, AttentionPath path);
   Tensor by_relative_position(const Heads& heads, double scores);
   Tensor repeated(const Tensor& x, const Attention& block);
   Tensor feed_forward(const Mlp& block, const Tensor& x);
   Tensor clamped_gate(const Tensor& both);
+  Tensor beside_dense(const Experts& block, const Tensor& dense, const Tensor& x);
+  Tensor with_layer_input(const Tensor& x);
   Tensor routed(const Experts& block, const Tensor& x);
+  Tensor routing_weights(const Experts& block, const Tensor& x);
   Tensor looped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
   Tensor sorted_experts(const Experts& block, const Tensor& x, const Tensor& weights);
   Tensor grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
 
   const TrainingRun& run_;
+  const Tower& tower_;
   const ModelCode& code_;
   const Operators& op_;
   Tape& tape_;
@@ -106,6 +129,10 @@ class Layers {
   std::vector<Share> cache_ = {};
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};
   double source_sequence_ = 0;
+  Tensor layer_inputs_ = {};
+  std::array<Heads, 2> shared_ = {};  // of layers without a window, and with one
+  // What the second graphs that recomputed ones of these are from hold, until all layers are done.
+  std::vector<Share> graphs_ = {};
 };
 
 }  // namespace spillway::estimator

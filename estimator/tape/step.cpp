@@ -62,6 +62,7 @@ class StepPlayer {
     const bool frozen = run_.training.adapter.on() || !trains_others();
     if (frozen && run_.training.recompute == Recompute::kFull && !x.needs_gradient() && !tower.connector)
       x.edge = tape_.leaf(x.elements, x.element).edge;
+    if (code_->layer_input > 0) layers.set_layer_inputs(layer_inputs(layers, tower, x));
     x = layers.dropped(x, code_->embedding_dropout);
     rotary_tables(layers, tower, x.element);
     masks(layers, tower);
@@ -137,10 +138,24 @@ class StepPlayer {
     table(run_.model.token_types, layers.tokens());
     table(run_.model.positions, sequence);
     // Of an encoder or a decoder, which have tables each.
-    if (tower.input_parameters > 0 && !is_of_patches)
+    if (tower.input_parameters > 0 && !is_of_patches && code_->layer_input == 0)
       table(tower.input_parameters / static_cast<int64_t>(width), sequence);
     if (code_->embedding_norm) x = layers.norm(x, width);
     return x;
+  }
+
+  // A table's row for each token, and a projection of its embedding: a part for each layer
+  // (Gemma4TextModel.project_per_layer_inputs).
+  Tensor layer_inputs(Layers& layers, const Tower& tower, const Tensor& embedded) {
+    const auto part = static_cast<double>(code_->layer_input);
+    const double all = part * static_cast<double>(tower.layers.size());
+    const double elements = static_cast<double>(tower.input_parameters) - hidden_ * all - part;
+    const Tensor table = tape_.weight(elements, weight_element_, trained());
+    const Tensor of_tokens = op_.scale(op_.embedding(table, layers.tokens(), all));
+    layers.train(trained());
+    const Tensor projected = op_.scale(op_.linear(embedded, layers.matrix(hidden_, all, false)));
+    const Tensor normed = layers.norm(projected, part);
+    return op_.scale(op_.add(normed, of_tokens));
   }
 
   // Two convolutions of the spectrum, of which the second takes every second step (WhisperEncoder).
@@ -166,6 +181,10 @@ class StepPlayer {
     const int64_t turned = attention->latent ? attention->latent->rotary_dim : attention->head_dim;
     const double elements = static_cast<double>(tower.sequence * turned) * code_->rotary;
     layers.set_rotary_tables(tape_.make(elements, element), tape_.make(elements, element));
+    // Layers with wider heads have tables of their own.
+    const auto* last = std::get_if<Attention>(&tower.layers.back().front());
+    if (last != nullptr && !last->latent && last->head_dim != attention->head_dim)
+      inputs_.push_back(tape_.make(2 * static_cast<double>(tower.sequence * last->head_dim), element));
   }
 
   // T5's: a table's entries by relative position, with the mask of the batch (T5Attention.compute_bias).
@@ -193,7 +212,7 @@ class StepPlayer {
     for (size_t i = 0; i < tower.layers.size(); ++i) {
       if (!layers.is_masked(i)) continue;
       if (!std::exchange(found[layers.is_windowed(i) ? 1 : 0], true))
-        inputs_.push_back(tape_.make(layers.tokens() * sequence, 1));
+        inputs_.push_back(tape_.make((code_->expands_masks ? sequence : layers.tokens()) * sequence, 1));
     }
   }
 
@@ -211,7 +230,7 @@ class StepPlayer {
         ++end;
       return end;
     };
-    Tensor out = x;
+    Tensor out = recomputes && code_->keeps_last_keys ? with_shared_keys(layers, x) : x;
     while (next < tower.layers.size()) {
       const size_t first = next, end = run_of(first);
       const Layer& layer = tower.layers[first];
@@ -227,6 +246,17 @@ class StepPlayer {
       next = end;
     }
     layers.train(trains_others());
+    return out;
+  }
+
+  // x itself; what layers share is forgotten when its gradient is there.
+  Tensor with_shared_keys(Layers& layers, const Tensor& x) {
+    Tape::Recorder recorder(tape_, {x.edge});
+    Tensor out = x;
+    out.edge = recorder.finish([&layers](Backward& run) {
+      layers.forget_shared();
+      run.give(0, run.gradient());
+    });
     return out;
   }
 
@@ -283,12 +313,13 @@ PlayedStep played_of(const Tape& tape) {
   return out;
 }
 
-bool can_play(const Model& model) {
+bool can_play(const Model& model, const ModelCode& code) {
   for (const Tower& tower : model.towers) {
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {
         if (!std::holds_alternative<Attention>(block) && !std::holds_alternative<Mlp>(block) &&
-            !std::holds_alternative<Experts>(block))
+            !std::holds_alternative<Experts>(block) &&
+            !(std::holds_alternative<Mixer>(block) && code.layer_input > 0))
           return false;
       }
     }

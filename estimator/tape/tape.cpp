@@ -102,6 +102,7 @@ void Tape::Recorder::save(const Share& share) {
   if (!on_ || !share) return;
   if (tape_.recomputing_ != nullptr) {
     Region& region = *tape_.recomputing_;
+    if (tape_.also_held_ != nullptr && !tape_.stopped_) tape_.also_held_->push_back(share);
     if (region.saved.size() < region.saves) region.saved.push_back(share);
     if (region.saved.size() == region.saves) tape_.stopped_ = true;
     return;

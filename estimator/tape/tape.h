@@ -162,6 +162,20 @@ class Tape {
     bool on_;
   };
 
+  // While one is there, `by` (null: nothing) holds what recomputation saves as well: something else has a
+  // reference to the second graph, which outlives the layer's backward pass.
+  class AlsoHeld {
+   public:
+    AlsoHeld(Tape& tape, std::vector<Share>* by) : tape_(tape), before_(std::exchange(tape.also_held_, by)) {}
+    AlsoHeld(const AlsoHeld&) = delete;
+    AlsoHeld& operator=(const AlsoHeld&) = delete;
+    ~AlsoHeld() { tape_.also_held_ = before_; }
+
+   private:
+    Tape& tape_;
+    std::vector<Share>* before_;
+  };
+
   // What is made from now on is for this; returns what was before.
   Purpose set_purpose(Purpose purpose) { return std::exchange(purpose_, purpose); }
 
@@ -248,10 +262,11 @@ class Tape {
   Purpose purpose_ = Purpose::kEmbeddings;
   bool gradients_on_ = true;
   bool in_backward_ = false;
-  bool in_second_run_ = false;       // a re-entrant recomputation is under way
-  bool stopped_ = false;             // what is made has no size: a recomputation has all it needs
-  int64_t region_ = -1;              // that nodes are recorded in
-  Region* recomputing_ = nullptr;    // whose saved tensors are collected
+  bool in_second_run_ = false;     // a re-entrant recomputation is under way
+  bool stopped_ = false;           // what is made has no size: a recomputation has all it needs
+  int64_t region_ = -1;            // that nodes are recorded in
+  Region* recomputing_ = nullptr;  // whose saved tensors are collected
+  std::vector<Share>* also_held_ = nullptr;
   PurposeBytes repeated_ones_ = {};  // of layers that are not played
   double weight_times_ = 1, trained_elements_ = 0, trained_bytes_ = 0;
   double live_ = 0, peak_ = 0;

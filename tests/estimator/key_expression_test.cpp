@@ -12,7 +12,8 @@ const std::map<std::string, std::string> kKeys = {{"m.h", "64"},
                                                   {"m.word", "gelu"},
                                                   {"m.half", "0.5"},
                                                   {"m.kinds", R"(["conv","full_attention","conv"])"},
-                                                  {"m.ids", "[0,2]"}};
+                                                  {"m.ids", "[0,2]"},
+                                                  {"m.per_layer_config.03.h", "96"}};
 
 class KeyExpression : public testing::Test {
  protected:
@@ -40,6 +41,18 @@ TEST_F(KeyExpression, Counts) {
   EXPECT_EQ(value("h==64"), 1);
   EXPECT_EQ(value("(h<64)+(h>=64)*2+(h!=1)"), 3);
   EXPECT_EQ(value("ratio*h"), 128);
+}
+
+// Numbers of layers have zeros in front, as many as the longest number needs.
+TEST_F(KeyExpression, TakesWhatALayerHasForItself) {
+  EXPECT_EQ(value("own(h)"), 64);
+  in_.set("layer", 3);
+  EXPECT_EQ(value("own(h)"), 96);
+  const std::map<std::string, std::string> keys = {{"m.h", "64"}};
+  KeyValues without(keys);
+  KeyExpressions in(without, "m.");
+  in.set("layer", 3);
+  EXPECT_EQ(in.evaluate("own(h)"), 0);
 }
 
 TEST_F(KeyExpression, TakesADefaultWhereTheFileSaysNothing) {

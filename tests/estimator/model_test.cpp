@@ -1,6 +1,8 @@
 // Parameter counts as the models' own cards and checkpoints give them.
 #include "estimator/model.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <string_view>
 
 #include "estimator/inputs/hugging_face.h"
+#include "estimator/inputs/known_models.h"
 #include "estimator/inputs/run_file.h"
 
 namespace spillway::estimator {
@@ -130,6 +133,41 @@ TEST(PredictionLayers, AreCountedWhereTheyAreTrained) {
   const int64_t experts = 257 * 3 * h * 2048 + 256 * h;
   EXPECT_EQ(total() - published->parameters, attention + experts + 2 * h + 2 * h * h + 3 * h);
   EXPECT_NEAR(static_cast<double>(total() - published->parameters), 11.5e9, 0.2e9);
+}
+
+// Of transformers 5.17 on the meta device. It writes what layers have for themselves where the published file
+// has a size for all layers without a window.
+TEST(Gemma4, IsCountedFromThePublishedFileAndFromOneThatTransformersSaves) {
+  RunKeys keys = known_model_keys(*find_known_model("gemma-4-31b"));
+  const auto total = [&] {
+    KeyValues values(keys);
+    Notes notes;
+    const Result<Model> model = read_hugging_face(values, "model.", notes);
+    EXPECT_TRUE(model.ok()) << model.status().text();
+    EXPECT_THAT(notes.warnings, testing::IsEmpty());
+    return total_parameters(model.value());
+  };
+  EXPECT_EQ(total(), 30697345280);
+  keys.erase("model.num_global_key_value_heads");
+  for (int layer = 5; layer < 60; layer += 6) {
+    const std::string own = fmt::format("model.per_layer_config.{:02}.", layer);
+    keys[own + "head_dim"] = "512";
+    keys[own + "num_key_value_heads"] = "4";
+  }
+  EXPECT_EQ(total(), 30697345280);
+  keys = known_model_keys(*find_known_model("gemma-4-26b-a4b"));
+  EXPECT_EQ(total(), 25233141760);
+  keys = known_model_keys(*find_known_model("gemma-4-e2b"));
+  EXPECT_EQ(total(), 4628569344);
+}
+
+TEST(Gemma4, NeedsALayerOfEachKindBeforeThoseThatShareItsKeys) {
+  RunKeys keys = known_model_keys(*find_known_model("gemma-4-e4b"));
+  keys["model.num_kv_shared_layers"] = "37";
+  KeyValues values(keys);
+  Notes notes;
+  EXPECT_THAT(read_hugging_face(values, "model.", notes).status().text(),
+              testing::StartsWith("model.num_kv_shared_layers: '37' is not allowed; allowed:"));
 }
 
 TEST(CompositeModel, SaysThatItsLanguagePartIsCounted) {

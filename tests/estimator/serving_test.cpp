@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "estimator/inputs/known_models.h"
 #include "estimator/inputs/serving.h"
 #include "tests/support/training_runs.h"
 
@@ -182,6 +183,19 @@ TEST(Serving, WindowsBoundWhatARequestHolds) {
   const EngineAnswer whole = estimate_serving(must_serve(keys), {}).vllm;
   EXPECT_EQ(whole.longest, static_cast<int64_t>(blocks) * 16);
   EXPECT_DOUBLE_EQ(whole.concurrency, blocks / 6250);
+}
+
+// Gemma 4 E2B: 20 of 35 layers use the keys and values of layers 13 and 14.
+TEST(Serving, LayersThatShareKeysCacheNone) {
+  RunKeys keys = known_model_keys(*find_known_model("gemma-4-e2b"));
+  const ServingRun run = must_serve(keys);
+  size_t layers = 0, windows = 0;
+  for (const std::vector<CacheLayer>& layer : run.caches) {
+    layers += layer.size();
+    for (const CacheLayer& cache : layer) windows += cache.kind == CacheKind::kWindow ? 1 : 0;
+  }
+  EXPECT_EQ(layers, 15u);
+  EXPECT_EQ(windows, 12u);
 }
 
 // The profile run took so much beside the weights, from starts that say so.
