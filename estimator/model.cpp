@@ -15,7 +15,7 @@ class Lister {
       latent_projections(block, *block.latent);
     } else {
       const int64_t projected =
-          block.head_dim * (block.heads + key_value_matrices(block) * block.key_value_heads);
+          block.head_dim * (query_heads(block) + key_value_matrices(block) * block.key_value_heads);
       matrix(hidden_ * projected);
       if (block.query_key_value_bias) sharded(projected);
       matrix(block.heads * block.head_dim * hidden_);
@@ -115,9 +115,9 @@ class MatrixLister {
       return;
     }
     if (joined_.query_key_value) {
-      add((block.heads + 2 * block.key_value_heads) * block.head_dim, hidden_);
+      add((query_heads(block) + 2 * block.key_value_heads) * block.head_dim, hidden_);
     } else {
-      add(block.heads * block.head_dim, hidden_);
+      add(query_heads(block) * block.head_dim, hidden_);
       add(block.key_value_heads * block.head_dim, hidden_, key_value_matrices(block));
     }
     add(hidden_, block.heads * block.head_dim);
@@ -128,7 +128,21 @@ class MatrixLister {
     if (block.shared_ffn > 0) feed_forward(block.shared_ffn, block.gated, 1);
   }
   void operator()(const PredictionInput&) const { add(hidden_, 2 * hidden_); }
-  void operator()(const Mixer& block) const { add(block.matrix_parameters / hidden_, hidden_); }
+  void operator()(const Mixer& block) const {
+    if (block.delta) {
+      const DeltaNet& net = *block.delta;
+      const int64_t values = net.value_heads * net.value_dim;
+      add(2 * net.key_heads * net.key_dim + values, hidden_);
+      add(values, hidden_);
+      add(net.value_heads, hidden_, 2);
+      add(hidden_, values);
+    } else if (block.input > 0) {
+      add(block.input, hidden_);
+      add(hidden_, block.input);
+    } else {
+      add(block.matrix_parameters / hidden_, hidden_);
+    }
+  }
   void operator()(const Mamba& block) const {
     const int64_t inner = block.heads * block.head_dim;
     add(2 * inner + 2 * block.groups * block.state + block.heads, hidden_);

@@ -38,12 +38,19 @@ struct Attention {
   int64_t head_norm_parameters = 0;  // of the norms over query and key heads
   int64_t extra_parameters = 0;      // sinks, relative position tables
   bool cross = false;                // keys and values come from the tower before
-  bool shares_keys = false;          // and values, with the last layer of its kind that makes its own
-  bool keys_are_values = false;      // one matrix makes both
+  bool shares_keys = false;          // and values, with the last layer of its `kind` that makes its own
+  int64_t kind = 0;
+  bool keys_are_values = false;  // one matrix makes both
+  bool gated = false;            // the queries' matrix makes a factor for each element of the result too
   AttentionMask mask = AttentionMask::kCausal;
   std::optional<LatentAttention> latent = {};
   bool operator==(const Attention& other) const = default;
 };
+
+// As many as the queries' matrix makes.
+inline int64_t query_heads(const Attention& block) {
+  return block.gated ? 2 * block.heads : block.heads;
+}
 
 // Matrices that make keys and values: none, one or two.
 inline int64_t key_value_matrices(const Attention& block) {
@@ -82,6 +89,16 @@ struct Mamba {
   bool operator==(const Mamba& other) const = default;
 };
 
+// The gated delta rule (Qwen 3.5): keys and queries of fewer heads than values.
+struct DeltaNet {
+  int64_t key_heads = 0;
+  int64_t value_heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  int64_t convolution = 4;
+  bool operator==(const DeltaNet& other) const = default;
+};
+
 // A block that mixes tokens by other means than attention: state spaces, linear attention, convolutions. What
 // its kernels keep for the backward pass is a number of elements for each token; what generating text keeps,
 // a number for each sequence.
@@ -92,6 +109,8 @@ struct Mixer {
   int64_t saved = 0;
   int64_t convolution_state = 0;
   int64_t recurrent_state = 0;
+  int64_t input = 0;  // width of what each layer is given beside its input (Gemma 4)
+  std::optional<DeltaNet> delta = {};
   bool operator==(const Mixer& other) const = default;
 };
 

@@ -95,21 +95,34 @@ def with_experts(rng: random.Random, kind: str) -> Row:
 
 
 def gemma4(rng: random.Random) -> Row:
-    """As the large ones are, of which some have experts beside dense blocks, or as the small ones."""
-    out = like_llama(rng, "gemma4_text") | {"hidden_size_per_layer_input": 0, "head_dim": rng.choice([64, 128, 256])}
-    out |= {"global_head_dim": 2 * out["head_dim"], "sliding_window": rng.choice([512, 1024]), "use_cache": True}
+    """Parts of the published ones in any combination: experts, keys that are values or are shared, inputs of layers."""
+    out = like_llama(rng, "gemma4_text") | {"head_dim": rng.choice([64, 128, 256])}
+    out |= {"global_head_dim": out["head_dim"] * rng.choice([1, 2, 2]), "sliding_window": rng.choice([512, 1024])}
     out["final_logit_softcapping"] = rng.choice([None, 30.0])
-    kind = rng.choice(["dense", "experts", "small"])
-    if kind == "small":
-        layers = rng.randint(12, 20)  # each kind of layer is there before those that share
-        out |= {"num_hidden_layers": layers, "num_kv_shared_layers": rng.choice([0, layers // 2 - 1])}
-        out |= {"hidden_size_per_layer_input": rng.choice([64, 256]), "use_double_wide_mlp": rng.random() < 0.5}
-        out["vocab_size_per_layer_input"] = out["vocab_size"]
-    else:
+    out["hidden_size_per_layer_input"] = rng.choice([0, 0, 64, 256])
+    out["vocab_size_per_layer_input"] = out["vocab_size"]
+    if rng.random() < 0.5:
         out |= {"attention_k_eq_v": True, "num_global_key_value_heads": max(1, out["num_key_value_heads"] // 2)}
-    if kind == "experts":
+    if rng.random() < 0.4:
         out |= {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "num_hidden_layers": rng.randint(2, 8)}
         out["moe_intermediate_size"] = out["intermediate_size"] // 4
+    elif rng.random() < 0.6:  # each kind of layer is there before those that share its keys
+        layers = rng.randint(12, 20)
+        out |= {"num_hidden_layers": layers, "num_kv_shared_layers": layers // 2 - 1}
+        out["use_double_wide_mlp"] = rng.random() < 0.5
+    return out
+
+
+def qwen35(rng: random.Random, kind: str) -> Row:
+    """Each fourth layer attends to all tokens, the others have the gated delta rule."""
+    out = like_llama(rng, kind) | {"head_dim": rng.choice([64, 128, 256]), "num_hidden_layers": rng.randint(2, 10)}
+    key_heads = rng.choice([4, 8, 16])
+    out |= {"linear_num_key_heads": key_heads, "linear_num_value_heads": key_heads * rng.choice([1, 2])}
+    out |= {"linear_key_head_dim": rng.choice([64, 128]), "linear_value_head_dim": rng.choice([64, 128])}
+    if kind == "qwen3_5_moe_text":
+        ffn = out["intermediate_size"] // 4
+        out |= {"num_experts": rng.choice([4, 8]), "num_experts_per_tok": 2, "moe_intermediate_size": ffn}
+        out["shared_expert_intermediate_size"] = ffn
     return out
 
 
@@ -259,6 +272,7 @@ KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(of_images, kind=kind) for kind in IMAGES},
     **{kind: partial(two_stacks, kind=kind) for kind in STACKS},
     **{kind: partial(like_t5, kind=kind) for kind in ("mt5", "umt5")},
+    **{kind: partial(qwen35, kind=kind) for kind in ("qwen3_5_text", "qwen3_5_moe_text")},
     **{"gemma4_text": gemma4, "biogpt": biogpt, "opt": opt, "bloom": bloom, "falcon": falcon, "gpt_neo": gpt_neo},
 }
 CLASSES = {

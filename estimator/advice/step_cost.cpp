@@ -132,8 +132,7 @@ void count(const Block& block, double hidden, ModelWork& out) {
   }
   if (const auto* attention = std::get_if<Attention>(&block)) {
     out.attention_width += static_cast<double>(attention->heads * attention->head_dim);
-    if (!attention->shares_keys)
-      out.key_value_width += 2 * static_cast<double>(attention->key_value_heads * attention->head_dim);
+    out.key_value_width += 2 * static_cast<double>(attention->key_value_heads * attention->head_dim);
   }
 }
 

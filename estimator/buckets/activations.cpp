@@ -112,6 +112,8 @@ class Lister {
                             : element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) *
                                   source_tokens_ / tensor_;
     add(Part::kAttention, query + keys);
+    // A gate, and what it is multiplied with.
+    if (block.gated) add(Part::kAttention, 2 * query);
     // Norms over heads keep their inputs beside their outputs.
     if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2);
     output(query / element_);
@@ -238,7 +240,8 @@ void append_operator_tensors(const TrainingRun& run, const Tower& tower, const L
     if (const auto* attention = std::get_if<Attention>(&block)) {
       const double query = shard * static_cast<double>(attention->heads * attention->head_dim);
       const double key = shard * static_cast<double>(attention->key_value_heads * attention->head_dim);
-      for (const double bytes : {query, key, key}) product(Part::kAttention, bytes);
+      product(Part::kAttention, attention->gated ? 2 * query : query);
+      for (int64_t i = 0; i < key_value_matrices(*attention); ++i) product(Part::kAttention, key);
       out.push_back({Part::kAttention, query});
       out.push_back({Part::kAttention, 4 * rank_tokens(run, tower) * static_cast<double>(attention->heads) /
                                            static_cast<double>(run.parallel.tensor)});

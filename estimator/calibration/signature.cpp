@@ -16,6 +16,7 @@ std::string text(const Attention& block) {
                   block.norm_parameters, block.head_norm_parameters, block.extra_parameters);
   if (block.cross) out += " cross";
   if (block.shares_keys) out += " shares keys";
+  if (block.gated) out += " gated";
   if (block.keys_are_values) out += " keys are values";
   if (const auto& latent = block.latent) {
     out += fmt::format(" latent {} {} {} {} {}", latent->query_rank, latent->key_value_rank, latent->head_dim,

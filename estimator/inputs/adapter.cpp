@@ -69,6 +69,19 @@ std::vector<std::string> usual_denoiser_targets(const Pipeline& pipeline) {
   return out;
 }
 
+void append_mixers(const TrainingRun& run, std::vector<std::string_view>& out) {
+  for (const Layer& layer : run.model.towers.back().layers) {
+    for (const Block& block : layer) {
+      const auto* mixer = std::get_if<Mixer>(&block);
+      if (mixer == nullptr) continue;
+      if (mixer->delta)
+        out.insert(out.end(), {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"});
+      else if (run.code.layer_input_width > 0)
+        out.insert(out.end(), {"per_layer_model_projection", "per_layer_input_gate", "per_layer_projection"});
+    }
+  }
+}
+
 // Modules of the model's matrices, in the order of a layer.
 std::vector<std::string_view> module_names(const TrainingRun& run) {
   if (run.model.pipeline) return denoiser_modules(*run.model.pipeline);
@@ -87,6 +100,7 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
     out = {names.joined};
   }
   out.emplace_back(names.output);
+  append_mixers(run, out);
   for (const Tower& tower : run.model.towers) {
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {

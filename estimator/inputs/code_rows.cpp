@@ -174,6 +174,13 @@ constexpr CodeRow kGemma2Code{.type = "gemma2",
                               .scales_embedding = true,
                               .caps = true};
 
+constexpr CodeRow kQwen35Code{.type = "qwen3_5_text",
+                              .norm = NormCode::kGemma,
+                              .rotary = 0.25,
+                              .copies_rotated = true,
+                              .since_five = true,
+                              .three_positions = true};
+
 constexpr std::array kCodeRows = {
     CodeRow{.type = "llama"},
     CodeRow{.type = "mistral", .window = 4096},
@@ -188,6 +195,8 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "qwen3"},
     CodeRow{.type = "qwen3_vl_text", .three_positions = true},
     CodeRow{.type = "qwen3_moe"},
+    kQwen35Code,
+    code_named("qwen3_5_moe_text", kQwen35Code),
     CodeRow{.type = "smollm3"},
     CodeRow{.type = "granite"},
     CodeRow{.type = "ernie4_5"},

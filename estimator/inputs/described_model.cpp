@@ -108,6 +108,7 @@ class Describer {
     if (what == "segments") model_.token_types = size;
     if (what == "bias") bias_ = size != 0;
     if (what == "input") model_.towers.back().input_parameters = size;
+    if (what == "sharded") model_.towers.back().sharded_input_parameters = size;
     if (what == "norm") model_.towers.back().final_norm_parameters = size;
   }
 
@@ -140,15 +141,14 @@ class Describer {
     blocks_.clear();
   }
 
-  // A layer that makes no keys and values needs one before it that makes such as its own would be.
+  // A layer that makes no keys and values needs one of its kind before it that does.
   void check_shared_keys() {
-    std::vector<std::pair<int64_t, int64_t>> made;
+    std::vector<int64_t> made;
     for (const Layer& layer : model_.towers.empty() ? std::vector<Layer>() : model_.towers.back().layers) {
       const auto* attention = layer.empty() ? nullptr : std::get_if<Attention>(&layer.front());
       if (attention == nullptr) continue;
-      const std::pair<int64_t, int64_t> kind = {attention->head_dim, attention->key_value_heads};
-      if (!attention->shares_keys) made.push_back(kind);
-      if (std::find(made.begin(), made.end(), kind) != made.end()) continue;
+      if (!attention->shares_keys) made.push_back(attention->kind);
+      if (std::find(made.begin(), made.end(), attention->kind) != made.end()) continue;
       values_.complain(fmt::format(
           "{0}num_kv_shared_layers: '{1}' is not allowed; allowed: as many as leave a layer of each kind of "
           "attention before them",
@@ -168,8 +168,13 @@ class Describer {
       return Mlp{std::max<int64_t>(1, size(line, "ffn")), size(line, "gated") != 0, size(line, "bias") != 0,
                  size(line, "norm")};
     if (line.kind == "experts") return experts(line);
-    return Mixer{size(line, "matrix"), size(line, "other"), size(line, "norm"),
-                 size(line, "saved"),  size(line, "conv"),  size(line, "state")};
+    Mixer out{size(line, "matrix"), size(line, "other"), size(line, "norm"),
+              size(line, "saved"),  size(line, "conv"),  size(line, "state")};
+    out.input = size(line, "input");
+    if (line.sizes.count("value_heads") != 0)
+      out.delta = DeltaNet{size(line, "key_heads"), size(line, "value_heads"), size(line, "key_dim"),
+                           size(line, "value_dim"), size(line, "kernel")};
+    return out;
   }
 
   Attention attention(const BlockLine& line) {
@@ -183,8 +188,10 @@ class Describer {
     out.head_norm_parameters = size(line, "head_norms");
     out.extra_parameters = size(line, "extra");
     out.cross = size(line, "cross") != 0;
-    out.shares_keys = size(line, "shares") != 0;
-    out.keys_are_values = size(line, "alike") != 0;
+    out.shares_keys = size(line, "shares_keys") != 0;
+    out.keys_are_values = size(line, "keys_are_values") != 0;
+    out.kind = size(line, "kind");
+    out.gated = size(line, "gated") != 0;
     if (line.sizes.count("kv_rank") != 0) {
       out.latent = LatentAttention{size(line, "q_rank"), size(line, "kv_rank"), size(line, "nope"),
                                    size(line, "rope"), size(line, "value")};

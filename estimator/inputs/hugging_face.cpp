@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
-  if (value.is_object()) {
+  if (value.is_object() && !value.empty()) {
     for (const auto& [key, inner] : value.items())
       flatten(inner, name.empty() ? key : fmt::format("{}.{}", name, key), out);
   } else {

@@ -98,12 +98,15 @@ void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelC
     code.windowed.push_back(types.substr(at, next - at).find("sliding") != std::string::npos);
     at = next + 1;
   }
+  // The last layer of Gemma 4 has none whatever the list says (Gemma4TextConfig.__post_init__).
+  const bool last_has_none = row.type == "gemma4_text";
+  if (!code.windowed.empty() && last_has_none) code.windowed.back() = false;
   if (!code.windowed.empty() || row.window_pattern == 0) return;
   const auto pattern = static_cast<size_t>(
       in.number({"sliding_window_pattern"}, static_cast<double>(row.window_pattern), 1e6));
   for (size_t i = 0; i < layers; ++i)
     code.windowed.push_back((row.first_has_no_window ? i : i + 1) % std::max<size_t>(1, pattern) != 0);
-  if (row.norm == NormCode::kGemma4) code.windowed.back() = false;  // Gemma4TextConfig.__post_init__
+  if (last_has_none) code.windowed.back() = false;
 }
 
 // Tells whether transformers 4 runs the type.
@@ -118,7 +121,9 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.experts = !old                        ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
                                              : ExpertsCode::kLoop;
-  code.caches_latent = code.repeats_wide = code.expands_masks = !old;
+  code.caches_latent = !old;
+  code.repeats_wide = !old;
+  code.expands_masks = !old && !row.encoder;
   code.repeats_keys = old && row.repeats_keys;
   if (old && code.rotation == RotationCode::kPairs) code.rotation = RotationCode::kPairsCopied;
   code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old) &&
@@ -143,7 +148,7 @@ void read_gemma4(CodeReader& in, ModelCode& code) {
   code.caps_logits = in.has("final_logit_softcapping");
   code.rotates_by_tokens = code.norms_values = code.keeps_last_keys = true;
   code.experts_beside = code.layer_scalar = true;
-  code.layer_input = static_cast<int64_t>(in.number({"hidden_size_per_layer_input"}, 256, 1e6));
+  code.layer_input_width = static_cast<int64_t>(in.number({"hidden_size_per_layer_input"}, 256, 1e6));
 }
 
 // What a row says as it stands.
@@ -188,7 +193,11 @@ void read_activation(CodeReader& in, const CodeRow& row, ModelCode& code) {
 void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, ModelCode& code) {
   if (row.type == "gpt_neox" && !in.flag("use_parallel_residual", true))
     code.residual = ResidualCode::kBefore;
-  code.rotary = row.rotary > 0 ? in.number({"rotary_pct", "partial_rotary_factor"}, row.rotary, 1) : 0;
+  code.rotary =
+      row.rotary > 0
+          ? in.number({"rotary_pct", "partial_rotary_factor", "rope_parameters.partial_rotary_factor"},
+                      row.rotary, 1)
+          : 0;
   if (row.type == "gptj" || row.type == "codegen") code.rotary = rotated_share(in, model);
   // Latent attention's heads have a part of their own that is rotated.
   if (row.rotation == RotationCode::kPairs && !in.flag("rope_interleave", true))
@@ -200,7 +209,7 @@ void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, Model
   code.scales_embedding =
       row.scales_embedding || (row.two_stacks && in.flag("scale_embedding", row.type == "m2m_100"));
   code.caps_logits = row.caps && !in.is_null("final_logit_softcapping");
-  if (row.norm == NormCode::kGemma4) read_gemma4(in, code);
+  if (row.type == "gemma4_text") read_gemma4(in, code);
   code.caps_scores = row.caps && !in.is_null("attn_logit_softcapping");
   const bool hears = row.type == "whisper";
   if (hears) code.sound_channels = static_cast<int64_t>(in.number({"num_mel_bins"}, 80, 1e6));

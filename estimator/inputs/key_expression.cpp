@@ -154,6 +154,7 @@ class Evaluation {
       return std::any_of(given.begin() + 1, given.end(),
                          [&](const std::string& word) { return text.find(word) != std::string::npos; });
     if (name == "own") return own(given.front());
+    if (name == "has_own") return has_own() ? 1 : 0;
     const std::vector<std::string> list = entries(text);
     const auto layer = static_cast<size_t>(in_.evaluate("layer"));
     if (name == "each") {
@@ -166,10 +167,16 @@ class Evaluation {
     return wrong(), 0;
   }
 
+  // An empty section, or null, says that no layer has anything for itself.
+  bool has_own() {
+    const std::string section = in_.prefix_ + "per_layer_config";
+    in_.values_.pass(section);
+    return in_.values_.has(section) || in_.values_.has_any(section + ".");
+  }
+
   // Layers' numbers have as many digits as the last one's (HeterogeneousConfigMixin of transformers 5).
   double own(const std::string& name) {
     const std::string section = in_.prefix_ + "per_layer_config.";
-    if (!in_.values_.has_any(section)) return 0;
     std::string layer = std::to_string(in_.evaluate("layer"));
     for (int digits = 0; digits < kMostDigits; ++digits, layer.insert(0, 1, '0')) {
       const std::string key = fmt::format("{}{}.{}", section, layer, name);

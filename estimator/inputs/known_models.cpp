@@ -13,7 +13,7 @@ namespace spillway::estimator {
 namespace {
 
 // Keys that nearly every file has, by a letter; all others stand by their own names. `full=4` says that each
-// fourth layer attends to all tokens; the others are linear, or Gemma's, which have a window.
+// fourth layer attends to all tokens; the others are linear, or have a window where the model is a Gemma.
 struct Letter {
   std::string_view letter;
   std::string_view key;
@@ -66,7 +66,6 @@ constexpr std::array<std::string_view, 14> kEndings = {"-instruct", "-it",   "-c
                                                        "-fp16",     "-hf",   "-pt",   "-2507",    "-0528",
                                                        "-2501",     "-v0.1", "-v0.2", "-thinking"};
 
-// Both names of a model's kind as the first word, then its sizes.
 std::string list_of_layers(std::string_view every, int64_t layers, std::string_view others) {
   int64_t step = 1;
   std::from_chars(every.data(), every.data() + every.size(), step);

@@ -64,6 +64,7 @@ class WindowReader {
     }
     const Reach reach{chunks ? CacheKind::kChunk : CacheKind::kWindow, tokens};
     if (!listed(reach, layers)) patterned(reach, layers);
+    if (type == "gemma4_text" && layers > 0) reaches_.back() = {};  // Gemma4TextConfig.__post_init__
   }
 
   std::vector<Reach> take() { return std::move(reaches_); }

@@ -27,9 +27,9 @@ class BlockWeights {
     if (block.latent.has_value()) return bytes + latent(block, *block.latent);
     const int64_t ranks = run_.settings.tensor;
     // Where there are fewer heads of keys and values than ranks, each rank has one.
-    const double keys =
-        static_cast<double>(key_value_matrices(block)) * std::max(1.0, share(block.key_value_heads, ranks));
-    const double projected = static_cast<double>(block.head_dim) * (share(block.heads, ranks) + keys);
+    // Both matrices are made where layers share keys, or keys are values (gemma4.py), too.
+    const double keys = 2 * std::max(1.0, share(block.key_value_heads, ranks));
+    const double projected = static_cast<double>(block.head_dim) * (share(query_heads(block), ranks) + keys);
     bytes += matrix(static_cast<double>(hidden_) * projected);
     if (block.query_key_value_bias) bytes += projected * run_.settings.element_bytes;
     return bytes + matrix(share(block.heads * block.head_dim * hidden_, ranks));
@@ -153,9 +153,11 @@ double serving_weight_bytes(const ServingRun& run, int64_t stage) {
   if (first && model.towers.front().connector) bytes += vision_bytes(run, model.towers.front());
   const bool last = stage + 1 == run.settings.pipeline;
   if (first)
-    bytes += table + static_cast<double>((model.positions + model.token_types) * table_width(model) +
-                                         tower.input_parameters + tower.sharded_input_parameters) *
-                         element;
+    bytes += table +
+             static_cast<double>((model.positions + model.token_types) * table_width(model) +
+                                 tower.input_parameters) *
+                 element +
+             share(tower.sharded_input_parameters, run.settings.tensor) * element;
   if (last && !(model.tied && first)) bytes += table;
   if (last) bytes += static_cast<double>(tower.final_norm_parameters + model.head_parameters) * element;
   return bytes;

@@ -39,14 +39,11 @@ bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second)
 }
 
 bool Layers::is_kept(size_t index) const {
-  const auto shares = [](const Layer& layer) {
-    const auto* attention = std::get_if<Attention>(&layer.front());
-    return attention != nullptr && attention->shares_keys;
-  };
-  const std::vector<Layer>& layers = tower_.layers;
-  if (!code_.keeps_last_keys || shares(layers[index])) return false;
-  for (size_t next = index + 1; next < layers.size(); ++next) {
-    if (is_windowed(next) == is_windowed(index)) return shares(layers[next]);
+  const auto* own = std::get_if<Attention>(&tower_.layers[index].front());
+  if (!code_.keeps_last_keys || own == nullptr || own->shares_keys) return false;
+  for (size_t next = index + 1; next < tower_.layers.size(); ++next) {
+    const auto* other = std::get_if<Attention>(&tower_.layers[next].front());
+    if (other != nullptr && other->kind == own->kind) return other->shares_keys;
   }
   return true;
 }
@@ -114,13 +111,19 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
       return projected(from, name, hidden_, width, bias);
     };
     Heads out;
-    out.query = head_norm(one(x, code_.names.query, query), block, static_cast<double>(block.heads));
+    Tensor asked = one(x, code_.names.query, block.gated ? 2 * query : query);
+    if (block.gated) {
+      const std::vector<Tensor> parts = op_.split(asked, {tokens_ * query, tokens_ * query});
+      asked = parts[0];
+      out.gate = op_.copy(parts[1]);
+    }
+    out.query = head_norm(asked, block, static_cast<double>(block.heads));
     if (block.shares_keys) return out;
     const Tape::AlsoHeld held(tape_, graph_holder());
     const Tensor made = one(source, code_.names.key, key);
     out.key = head_norm(made, block, static_cast<double>(block.key_value_heads));
     out.value = block.keys_are_values ? made : one(source, code_.names.value, key);
-    if (code_.norms_values) out.value = norm(out.value, static_cast<double>(block.head_dim), false);
+    if (code_.norms_values) out.value = norm_without_weights(out.value, static_cast<double>(block.head_dim));
     return out;
   }
   const Tensor all = projected(x, code_.names.joined, hidden_, query + 2 * key, bias);
@@ -159,7 +162,9 @@ Tensor Layers::attention(const Attention& block, const Tensor& x) {
 
 Tensor Layers::attend(const Attention& block, Heads heads) {
   const double width = static_cast<double>(block.heads) * value_width(block);
+  const Tensor gate = std::move(heads.gate);
   Tensor mixed = scaled_dot_product(block, std::move(heads), path(block));
+  if (block.gated) mixed = op_.multiply(mixed, op_.activation_of_result(gate));
   if (code_.norms_inside) mixed = norm(mixed, width);
   return projected(mixed, code_.names.output, width, hidden_, block.output_bias);
 }
@@ -176,7 +181,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
     if (code_.scales_query) heads.query = op_.scale(heads.query);
     heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
   }
-  Heads& shared = shared_[is_windowed(index_) ? 1 : 0];
+  Heads& shared = shared_[block.kind != 0 ? 1 : 0];
   if (block.shares_keys) {
     heads.key = shared.key;
     heads.value = shared.value;
@@ -243,22 +248,6 @@ Tensor Layers::repeated(const Tensor& x, const Attention& block) {
   return out;
 }
 
-// A batched product: keeps both factors.
-Tensor product(const Operators& op, const Tensor& a, const Tensor& b, double elements) {
-  Tape& tape = op.tape();
-  Tape::Recorder recorder(tape, {a.edge, b.edge});
-  if (b.needs_gradient()) recorder.save(a.data);
-  if (a.needs_gradient()) recorder.save(b.data);
-  Tensor out = tape.make(elements, a.element);
-  const double a_bytes = a.bytes(), b_bytes = b.bytes();
-  const bool a_needs = a.needs_gradient(), b_needs = b.needs_gradient();
-  out.edge = recorder.finish([=](Backward& run) {
-    if (a_needs) run.give(0, run.make(a_bytes));
-    if (b_needs) run.give(1, run.make(b_bytes));
-  });
-  return out;
-}
-
 // DisentangledSelfAttention: products with a table of positions, of which each score picks one, are added up.
 Tensor Layers::by_relative_position(const Heads& heads, double scores) {
   const double span = 2 * static_cast<double>(code_.relative_span);
@@ -266,7 +255,7 @@ Tensor Layers::by_relative_position(const Heads& heads, double scores) {
   for (int64_t i = 0; i < code_.relative_terms; ++i) {
     const Tensor& of = i == 0 ? heads.query : heads.key;
     const double table = hidden_ * span * batch_;
-    const Tensor all = product(op_, of, tape_.make(table, of.element), scores / sequence_ * span);
+    const Tensor all = op_.product(of, tape_.make(table, of.element), scores / sequence_ * span);
     // gather_backward reads what was gathered from, and where.
     Tape::Recorder recorder(tape_, {all.edge});
     recorder.save(all.data);
@@ -296,7 +285,7 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
     heads.value = op_.cast(heads.value, 4);
     const Tensor mask = tape_.make(sequence_ * sequence_, element);
     // The mask is added in place.
-    probabilities = product(op_, query, key, scores);
+    probabilities = op_.product(query, key, scores);
     if (position_bias_.data && !block.cross)
       probabilities = op_.add_in_place(std::move(probabilities), position_bias_);
     probabilities = op_.softmax(probabilities, 4);
@@ -308,7 +297,7 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
       heads.key = op_.cast(heads.key, 4);
     }
     const Tensor query = copies ? op_.copy(heads.query) : heads.query;
-    probabilities = product(op_, query, copies ? op_.copy(heads.key) : heads.key, scores);
+    probabilities = op_.product(query, copies ? op_.copy(heads.key) : heads.key, scores);
     if (code_.eager_attention) {
       // T5: biases by relative positions are added in place, softmax runs in fp32.
       const Tensor& bias = block.cross ? cross_bias_ : position_bias_;
@@ -339,8 +328,8 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
   probabilities = dropped(probabilities, code_.attention_dropout);
   const bool copies =
       path == AttentionPath::kEager && (batch_ > 1 || code_.copies_heads) && !code_.eager_attention;
-  Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value,
-                       tokens_ * count * value_width(block));
+  Tensor out = op_.product(probabilities, copies ? op_.copy(heads.value) : heads.value,
+                           tokens_ * count * value_width(block));
   tape_.set_purpose(Purpose::kAttention);
   // transpose(1, 2).contiguous()
   return op_.copy(op_.cast(out, element));

@@ -55,7 +55,7 @@ Tensor Layers::beside_dense(const Experts& block, const Tensor& dense, const Ten
   const auto trained = [&](double elements) { return tape_.weight(elements, weight_element_, trained_); };
   Tensor weights;
   {
-    const Tensor scaled = op_.multiply_by_weight(norm(x, hidden_, false), trained(hidden_));
+    const Tensor scaled = op_.multiply_by_weight(norm_without_weights(x, hidden_), trained(hidden_));
     weights = routing_weights(block, op_.scale(scaled));
   }
   const auto count = static_cast<double>(block.count);

@@ -81,7 +81,7 @@ Tensor Layers::xielu(const Tensor& x) const {
   return op_.where(above, below);
 }
 
-Tensor Layers::norm(const Tensor& x, double width, bool weighted) {
+Tensor Layers::norm(const Tensor& x, double width) {
   const double rows = x.elements / width;
   if (code_.norm == NormCode::kLayerNorm)
     return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained_), rows);
@@ -89,20 +89,27 @@ Tensor Layers::norm(const Tensor& x, double width, bool weighted) {
     return op_.layer_norm(op_.for_product(x), tape_.weight(2 * width, weight_element_, trained_), rows,
                           false);
   if (code_.norm == NormCode::kOlmo) return op_.cast(op_.layer_norm(op_.cast(x, 4), {}, rows), x.element);
-  const Tensor weight = weighted ? tape_.weight(width, weight_element_, trained_) : Tensor();
+  const Tensor weight = tape_.weight(width, weight_element_, trained_);
   if (code_.norm == NormCode::kCohere) return centred_norm(x, weight, rows);
-  const Tensor whole = op_.cast(x, 4);
-  const Tensor variance = op_.mean(op_.power(whole), rows);
-  const bool is_gemma4 = code_.norm == NormCode::kGemma4;
-  const Tensor shifted = op_.scale(variance);
-  const Tensor inverse = is_gemma4 ? op_.power(shifted) : op_.activation_of_result(shifted);
   // T5 multiplies what came in.
-  Tensor out = op_.multiply(code_.norm == NormCode::kT5 ? x : whole, inverse);
-  if (!weighted) return op_.cast(out, x.element);
-  if (code_.norm == NormCode::kGemma || is_gemma4)
+  Tensor out = rooted(x, rows, code_.norm == NormCode::kT5);
+  if (code_.norm == NormCode::kGemma || code_.norm == NormCode::kGemma4)
     return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
   if (code_.norm == NormCode::kLlama || weight_element_ < 4) out = op_.cast(out, std::min(x.element, 4.0));
   return op_.multiply_by_weight(out, weight);
+}
+
+// Divided by the root mean square, in fp32.
+Tensor Layers::rooted(const Tensor& x, double rows, bool as_it_came) const {
+  const Tensor whole = op_.cast(x, 4);
+  const Tensor shifted = op_.scale(op_.mean(op_.power(whole), rows));
+  const Tensor inverse =
+      code_.norm == NormCode::kGemma4 ? op_.power(shifted) : op_.activation_of_result(shifted);
+  return op_.multiply(as_it_came ? x : whole, inverse);
+}
+
+Tensor Layers::norm_without_weights(const Tensor& x, double width) const {
+  return op_.cast(rooted(x, x.elements / width, false), x.element);
 }
 
 // CohereLayerNorm: the mean is taken off twice.
@@ -127,8 +134,19 @@ Tensor Layers::block(const Block& block, const Tensor& x) {
     tape_.set_purpose(Purpose::kMlp);
     return feed_forward(*mlp, x);
   }
+  if (const auto* mixer = std::get_if<Mixer>(&block)) {
+    tape_.set_purpose(Purpose::kAttention);
+    return delta_net(*mixer->delta, x);
+  }
   tape_.set_purpose(Purpose::kExperts);
   return routed(std::get<Experts>(block), x);
+}
+
+const Experts* experts_of(const Layer& layer) {
+  for (const Block& block : layer) {
+    if (const auto* experts = std::get_if<Experts>(&block)) return experts;
+  }
+  return nullptr;
 }
 
 Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
@@ -147,15 +165,14 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
     tape_.set_purpose(Purpose::kNorms);
     return op_.add(op_.add(second, first), x);
   }
+  const Experts* beside = code_.experts_beside ? experts_of(layer) : nullptr;
   for (const Block& each : layer) {
     tape_.set_purpose(Purpose::kNorms);
-    if (std::holds_alternative<Mixer>(each)) {
+    if (const auto* mixer = std::get_if<Mixer>(&each); mixer != nullptr && !mixer->delta) {
       out = with_layer_input(out);
       continue;
     }
-    const auto* experts = std::get_if<Experts>(&layer.back());
-    const bool are_beside = code_.experts_beside && experts != nullptr;
-    if (are_beside && &each == &layer.back()) continue;  // they were added to the block before
+    if (beside != nullptr && std::holds_alternative<Experts>(each)) continue;  // added to the dense block
     const Tensor residual = out;
     const bool normed_before =
         code_.residual == ResidualCode::kBefore || code_.residual == ResidualCode::kBoth;
@@ -164,7 +181,7 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
       out = norm(out, hidden_);
     }
     out = block(each, out);
-    if (are_beside && std::holds_alternative<Mlp>(each)) out = beside_dense(*experts, out, residual);
+    if (beside != nullptr && std::holds_alternative<Mlp>(each)) out = beside_dense(*beside, out, residual);
     tape_.set_purpose(Purpose::kNorms);
     if (code_.layer_scale)
       out = op_.multiply_by_weight(out, tape_.weight(hidden_, weight_element_, trained_));
@@ -179,10 +196,13 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
 
 // The tail of Gemma4TextDecoderLayer.
 Tensor Layers::with_layer_input(const Tensor& x) {
-  const auto width = static_cast<double>(code_.layer_input);
+  const auto width = static_cast<double>(code_.layer_input_width);
+  tape_.set_purpose(Purpose::kMlp);
   Tensor out = activated(projected(x, "per_layer_input_gate", hidden_, width, false));
   out = op_.multiply(out, op_.slice(layer_inputs_, tokens_ * width));
-  out = norm(projected(out, "per_layer_projection", width, hidden_, false), hidden_);
+  out = projected(out, "per_layer_projection", width, hidden_, false);
+  tape_.set_purpose(Purpose::kNorms);
+  out = norm(out, hidden_);
   return op_.add(x, out);
 }
 

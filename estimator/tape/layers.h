@@ -24,8 +24,7 @@ class Layers {
 
   // `index`: of the layer, which says whether attention has a window.
   Tensor layer(const Layer& layer, size_t index, const Tensor& x);
-  // `weighted`: with a weight for each element of a row.
-  Tensor norm(const Tensor& x, double width, bool weighted = true);
+  Tensor norm(const Tensor& x, double width);
   Tensor dropped(const Tensor& x, double share) const;
   Tensor activated(const Tensor& x) const;
   Tensor xielu(const Tensor& x) const;
@@ -60,6 +59,7 @@ class Layers {
   void forget_shared() {
     shared_ = {};
     graphs_.clear();
+    layer_inputs_.reset();
   }
   // Tells whether two layers keep the same.
   bool same(const std::vector<Layer>& layers, size_t first, size_t second) const;
@@ -71,10 +71,14 @@ class Layers {
  private:
   struct Heads {
     Tensor query, key, value;
+    Tensor gate = {};             // of the result
     bool query_by_heads = false;  // its heads are apart in memory, as torch.cat leaves them
   };
 
   Tensor block(const Block& block, const Tensor& x);
+  Tensor rooted(const Tensor& x, double rows, bool as_it_came) const;
+  // Of types whose norms divide by the root mean square.
+  Tensor norm_without_weights(const Tensor& x, double width) const;
   Tensor centred_norm(const Tensor& x, const Tensor& weight, double rows);
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
@@ -110,6 +114,9 @@ class Layers {
   Tensor clamped_gate(const Tensor& both);
   Tensor beside_dense(const Experts& block, const Tensor& dense, const Tensor& x);
   Tensor with_layer_input(const Tensor& x);
+  Tensor delta_net(const DeltaNet& net, const Tensor& x);
+  Tensor delta_rule(const DeltaNet& net, const Heads& heads, const Tensor& beta, const Tensor& decay);
+  Tensor gated_head_norm(const Tensor& x, const Tensor& gate, double width);
   Tensor routed(const Experts& block, const Tensor& x);
   Tensor routing_weights(const Experts& block, const Tensor& x);
   Tensor looped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
@@ -130,8 +137,8 @@ class Layers {
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};
   double source_sequence_ = 0;
   Tensor layer_inputs_ = {};
-  std::array<Heads, 2> shared_ = {};  // of layers without a window, and with one
-  // What the second graphs that recomputed ones of these are from hold, until all layers are done.
+  std::array<Heads, 2> shared_ = {};  // of both kinds of attention
+  // What the graphs of recomputed ones hold: they refer to these until the first layer is done.
   std::vector<Share> graphs_ = {};
 };
 

@@ -177,6 +177,20 @@ Tensor Operators::multiply(const Tensor& a, const Tensor& b) const {
   return out;
 }
 
+Tensor Operators::product(const Tensor& a, const Tensor& b, double elements) const {
+  Recorder recorder(tape_, {a.edge, b.edge});
+  if (b.needs_gradient()) recorder.save(a.data);
+  if (a.needs_gradient()) recorder.save(b.data);
+  Tensor out = tape_.make(elements, a.element);
+  const double a_bytes = a.bytes(), b_bytes = b.bytes();
+  const bool a_needs = a.needs_gradient(), b_needs = b.needs_gradient();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (a_needs) run.give(0, run.make(a_bytes));
+    if (b_needs) run.give(1, run.make(b_bytes));
+  });
+  return out;
+}
+
 Tensor Operators::where(const Tensor& a, const Tensor& b) const {
   Recorder recorder(tape_, {a.edge, b.edge});
   const Tensor condition = tape_.make(a.elements, 1);

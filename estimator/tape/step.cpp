@@ -7,6 +7,17 @@
 namespace spillway::estimator {
 namespace {
 
+const Attention* first_attention(const Tower& tower) {
+  for (const Layer& layer : tower.layers) {
+    if (const auto* attention = std::get_if<Attention>(&layer.front())) return attention;
+  }
+  return nullptr;
+}
+
+bool is_played(const Mixer* mixer, const ModelCode& code) {
+  return mixer != nullptr && (mixer->delta || code.layer_input_width > 0);
+}
+
 class StepPlayer {
  public:
   StepPlayer(const TrainingRun& run, Tape& tape)
@@ -62,7 +73,7 @@ class StepPlayer {
     const bool frozen = run_.training.adapter.on() || !trains_others();
     if (frozen && run_.training.recompute == Recompute::kFull && !x.needs_gradient() && !tower.connector)
       x.edge = tape_.leaf(x.elements, x.element).edge;
-    if (code_->layer_input > 0) layers.set_layer_inputs(layer_inputs(layers, tower, x));
+    if (code_->layer_input_width > 0) layers.set_layer_inputs(layer_inputs(layers, tower, x));
     x = layers.dropped(x, code_->embedding_dropout);
     rotary_tables(layers, tower, x.element);
     masks(layers, tower);
@@ -138,7 +149,7 @@ class StepPlayer {
     table(run_.model.token_types, layers.tokens());
     table(run_.model.positions, sequence);
     // Of an encoder or a decoder, which have tables each.
-    if (tower.input_parameters > 0 && !is_of_patches && code_->layer_input == 0)
+    if (tower.input_parameters > 0 && !is_of_patches && code_->layer_input_width == 0)
       table(tower.input_parameters / static_cast<int64_t>(width), sequence);
     if (code_->embedding_norm) x = layers.norm(x, width);
     return x;
@@ -147,13 +158,14 @@ class StepPlayer {
   // A table's row for each token, and a projection of its embedding: a part for each layer
   // (Gemma4TextModel.project_per_layer_inputs).
   Tensor layer_inputs(Layers& layers, const Tower& tower, const Tensor& embedded) {
-    const auto part = static_cast<double>(code_->layer_input);
+    const auto part = static_cast<double>(code_->layer_input_width);
     const double all = part * static_cast<double>(tower.layers.size());
-    const double elements = static_cast<double>(tower.input_parameters) - hidden_ * all - part;
+    const double elements = static_cast<double>(tower.sharded_input_parameters) - hidden_ * all;
     const Tensor table = tape_.weight(elements, weight_element_, trained());
     const Tensor of_tokens = op_.scale(op_.embedding(table, layers.tokens(), all));
     layers.train(trained());
-    const Tensor projected = op_.scale(op_.linear(embedded, layers.matrix(hidden_, all, false)));
+    const Tensor projected =
+        op_.scale(layers.projected(embedded, "per_layer_model_projection", hidden_, all, false));
     const Tensor normed = layers.norm(projected, part);
     return op_.scale(op_.add(normed, of_tokens));
   }
@@ -176,7 +188,7 @@ class StepPlayer {
 
   void rotary_tables(Layers& layers, const Tower& tower, double element) {
     if (code_->rotary <= 0) return;
-    const auto* attention = std::get_if<Attention>(&tower.layers.front().front());
+    const Attention* attention = first_attention(tower);
     if (attention == nullptr) return;
     const int64_t turned = attention->latent ? attention->latent->rotary_dim : attention->head_dim;
     const double elements = static_cast<double>(tower.sequence * turned) * code_->rotary;
@@ -230,7 +242,7 @@ class StepPlayer {
         ++end;
       return end;
     };
-    Tensor out = recomputes && code_->keeps_last_keys ? with_shared_keys(layers, x) : x;
+    Tensor out = recomputes && code_->keeps_last_keys ? forgetting_shared_after(layers, x) : x;
     while (next < tower.layers.size()) {
       const size_t first = next, end = run_of(first);
       const Layer& layer = tower.layers[first];
@@ -249,8 +261,8 @@ class StepPlayer {
     return out;
   }
 
-  // x itself; what layers share is forgotten when its gradient is there.
-  Tensor with_shared_keys(Layers& layers, const Tensor& x) {
+  // x itself; once its gradient is there what layers share is forgotten.
+  Tensor forgetting_shared_after(Layers& layers, const Tensor& x) {
     Tape::Recorder recorder(tape_, {x.edge});
     Tensor out = x;
     out.edge = recorder.finish([&layers](Backward& run) {
@@ -318,8 +330,7 @@ bool can_play(const Model& model, const ModelCode& code) {
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {
         if (!std::holds_alternative<Attention>(block) && !std::holds_alternative<Mlp>(block) &&
-            !std::holds_alternative<Experts>(block) &&
-            !(std::holds_alternative<Mixer>(block) && code.layer_input > 0))
+            !std::holds_alternative<Experts>(block) && !is_played(std::get_if<Mixer>(&block), code))
           return false;
       }
     }

@@ -162,8 +162,8 @@ class Tape {
     bool on_;
   };
 
-  // While one is there, `by` (null: nothing) holds what recomputation saves as well: something else has a
-  // reference to the second graph, which outlives the layer's backward pass.
+  // While one is there, what recomputation saves is put into `by` too (null: it is not). For a graph that
+  // something else refers to, so that it outlives the backward pass of its layer.
   class AlsoHeld {
    public:
     AlsoHeld(Tape& tape, std::vector<Share>* by) : tape_(tape), before_(std::exchange(tape.also_held_, by)) {}
@@ -262,12 +262,12 @@ class Tape {
   Purpose purpose_ = Purpose::kEmbeddings;
   bool gradients_on_ = true;
   bool in_backward_ = false;
-  bool in_second_run_ = false;     // a re-entrant recomputation is under way
-  bool stopped_ = false;           // what is made has no size: a recomputation has all it needs
-  int64_t region_ = -1;            // that nodes are recorded in
-  Region* recomputing_ = nullptr;  // whose saved tensors are collected
-  std::vector<Share>* also_held_ = nullptr;
-  PurposeBytes repeated_ones_ = {};  // of layers that are not played
+  bool in_second_run_ = false;               // a re-entrant recomputation is under way
+  bool stopped_ = false;                     // what is made has no size: a recomputation has all it needs
+  int64_t region_ = -1;                      // that nodes are recorded in
+  Region* recomputing_ = nullptr;            // whose saved tensors are collected
+  std::vector<Share>* also_held_ = nullptr;  // as AlsoHeld has set it
+  PurposeBytes repeated_ones_ = {};          // of layers that are not played
   double weight_times_ = 1, trained_elements_ = 0, trained_bytes_ = 0;
   double live_ = 0, peak_ = 0;
   PurposeBytes of_ = {}, at_peak_ = {};

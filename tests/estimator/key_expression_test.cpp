@@ -43,16 +43,22 @@ TEST_F(KeyExpression, Counts) {
   EXPECT_EQ(value("ratio*h"), 128);
 }
 
-// Numbers of layers have zeros in front, as many as the longest number needs.
+// Numbers of layers have zeros in front, as many as the longest number needs. An empty section counts too:
+// no layer has anything for itself.
 TEST_F(KeyExpression, TakesWhatALayerHasForItself) {
+  EXPECT_EQ(value("has_own(h)"), 1);
   EXPECT_EQ(value("own(h)"), 64);
   in_.set("layer", 3);
   EXPECT_EQ(value("own(h)"), 96);
-  const std::map<std::string, std::string> keys = {{"m.h", "64"}};
-  KeyValues without(keys);
-  KeyExpressions in(without, "m.");
-  in.set("layer", 3);
-  EXPECT_EQ(in.evaluate("own(h)"), 0);
+  std::map<std::string, std::string> keys = {{"m.h", "64"}};
+  const auto has_own = [&] {
+    KeyValues values(keys);
+    KeyExpressions in(values, "m.");
+    return in.evaluate("has_own(h)");
+  };
+  EXPECT_EQ(has_own(), 0);
+  keys["m.per_layer_config"] = "{}";
+  EXPECT_EQ(has_own(), 1);
 }
 
 TEST_F(KeyExpression, TakesADefaultWhereTheFileSaysNothing) {

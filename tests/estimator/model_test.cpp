@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "estimator/inputs/hugging_face.h"
@@ -15,6 +16,8 @@
 
 namespace spillway::estimator {
 namespace {
+
+using Json = nlohmann::json;
 
 struct Published {
   const char* name;
@@ -155,10 +158,37 @@ TEST(Gemma4, IsCountedFromThePublishedFileAndFromOneThatTransformersSaves) {
     keys[own + "num_key_value_heads"] = "4";
   }
   EXPECT_EQ(total(), 30697345280);
+  // A layer that the section leaves out has heads as those with a window have, and as many keys.
+  keys.erase("model.per_layer_config.59.head_dim");
+  keys.erase("model.per_layer_config.59.num_key_value_heads");
+  const int64_t h = 5376, wide = h * 512 * (2 * 32 + 4) + 2 * 512, narrow = h * 256 * (2 * 32 + 16) + 2 * 256;
+  EXPECT_EQ(total(), 30697345280 - wide + narrow);
   keys = known_model_keys(*find_known_model("gemma-4-26b-a4b"));
   EXPECT_EQ(total(), 25233141760);
   keys = known_model_keys(*find_known_model("gemma-4-e2b"));
   EXPECT_EQ(total(), 4628569344);
+}
+
+// {} is what transformers writes where all heads are as wide.
+TEST(Gemma4, HasNoDefaultsForLayersBesideASectionForThem) {
+  Json config = Json::parse(
+      R"({"model_type": "gemma4_text", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000,
+          "hidden_size_per_layer_input": 0, "layer_types": ["sliding_attention", "sliding_attention"]})");
+  const auto head_dims = [&] {
+    Result<RunKeys> keys = read_model_json(config.dump());
+    KeyValues values(keys.value());
+    Notes notes;
+    const Model model = read_hugging_face(values, "model.", notes).value();
+    std::vector<int64_t> out;
+    for (const Layer& layer : model.towers.back().layers)
+      out.push_back(std::get<Attention>(layer.front()).head_dim);
+    return out;
+  };
+  // The last layer sees all tokens whatever the list says.
+  EXPECT_THAT(head_dims(), testing::ElementsAre(64, 512));
+  config["per_layer_config"] = Json::object();
+  EXPECT_THAT(head_dims(), testing::ElementsAre(64, 64));
 }
 
 TEST(Gemma4, NeedsALayerOfEachKindBeforeThoseThatShareItsKeys) {

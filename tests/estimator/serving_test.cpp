@@ -185,17 +185,46 @@ TEST(Serving, WindowsBoundWhatARequestHolds) {
   EXPECT_DOUBLE_EQ(whole.concurrency, blocks / 6250);
 }
 
-// Gemma 4 E2B: 20 of 35 layers use the keys and values of layers 13 and 14.
+size_t windows(const ServingRun& run) {
+  size_t out = 0;
+  for (const std::vector<CacheLayer>& layer : run.caches) {
+    for (const CacheLayer& cache : layer) out += cache.kind == CacheKind::kWindow ? 1 : 0;
+  }
+  return out;
+}
+
+// Gemma 4 E2B: 20 of 35 layers use the keys and values of layers 13 and 14. vLLM makes their matrices all
+// the same, and divides the table of the layers' inputs.
 TEST(Serving, LayersThatShareKeysCacheNone) {
   RunKeys keys = known_model_keys(*find_known_model("gemma-4-e2b"));
   const ServingRun run = must_serve(keys);
-  size_t layers = 0, windows = 0;
-  for (const std::vector<CacheLayer>& layer : run.caches) {
-    layers += layer.size();
-    for (const CacheLayer& cache : layer) windows += cache.kind == CacheKind::kWindow ? 1 : 0;
-  }
-  EXPECT_EQ(layers, 15u);
-  EXPECT_EQ(windows, 12u);
+  size_t caches = 0;
+  for (const std::vector<CacheLayer>& layer : run.caches) caches += layer.size();
+  EXPECT_EQ(caches, 15u);
+  EXPECT_EQ(windows(run), 12u);
+  RunKeys alone = keys;
+  alone["model.num_kv_shared_layers"] = "0";
+  alone["model.use_double_wide_mlp"] = "false";
+  keys["model.use_double_wide_mlp"] = "false";
+  const double head_norms = 2.0 * (16 * 256 + 4 * 512);
+  EXPECT_DOUBLE_EQ(serving_weight_bytes(must_serve(alone), 0) - serving_weight_bytes(must_serve(keys), 0),
+                   head_norms);
+  const double whole = serving_weight_bytes(must_serve(keys), 0);
+  keys["serve.tensor_parallel_size"] = "2";
+  const double table = 2.0 * 262144 * 35 * 256;
+  EXPECT_LT(serving_weight_bytes(must_serve(keys), 0), whole - table / 2);
+}
+
+// As Gemma4TextConfig fills them in: five of six layers, and never the last one.
+TEST(Serving, WindowsOfAGemma4ThatDoesNotSayThem) {
+  RunKeys keys = known_model_keys(*find_known_model("gemma-4-26b-a4b"));
+  keys.erase("model.layer_types");
+  keys.erase("model.sliding_window");
+  keys["model.num_hidden_layers"] = "8";
+  const ServingRun run = must_serve(keys);
+  EXPECT_EQ(windows(run), 6u);
+  EXPECT_EQ(run.caches.back().front().kind, CacheKind::kFull);
+  EXPECT_EQ(run.caches.front().front().reach, 512);
 }
 
 // The profile run took so much beside the weights, from starts that say so.
