@@ -19,8 +19,10 @@ using Unwind = int (*)(void** frames, int most);
 // Frames of this library above the caller's.
 constexpr int kMostInside = 8;
 
-// libunwind's unw_backtrace(3) is glibc's backtrace(3) with a cache of each thread's own.
+// libunwind's unw_backtrace(3) is glibc's backtrace(3) with a cache of each thread's own, which its
+// destructor locks for. ThreadSanitizer may have ended its part of the thread before, and crashes then.
 Unwind find_unwinder() {
+  if (dlsym(RTLD_DEFAULT, "__tsan_init") != nullptr) return backtrace;
   void* library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
   void* function = library == nullptr ? nullptr : dlsym(library, "unw_backtrace");
   return function == nullptr ? backtrace : reinterpret_cast<Unwind>(function);

@@ -5,9 +5,9 @@
 // one costs some microseconds, once. See docs/decisions/stacks.md.
 //
 // C++ frames are found by libunwind where it is installed, whose cache makes it several times faster than the
-// compiler's own unwinder, which serves otherwise. Python's come from the interpreter that the program has,
-// by calls that all versions from 3.10 to 3.14 have; nothing is linked. They need the interpreter's lock, so
-// no lock of the allocator may be held.
+// compiler's own unwinder, which serves otherwise, and under ThreadSanitizer. Python's come from the
+// interpreter that the program has, by calls that all versions from 3.10 to 3.14 have; nothing is linked.
+// They need the interpreter's lock, so no lock of the allocator may be held.
 #pragma once
 
 #include <cstdint>
