@@ -175,6 +175,32 @@ void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensor
   std::visit(Lister(hidden, out), block);
 }
 
+namespace {
+
+template <typename Visit>
+bool any_mixer(const Tower& tower, const Visit& visit) {
+  for (const Layer& layer : tower.layers) {
+    for (const Block& block : layer) {
+      const auto* mixer = std::get_if<Mixer>(&block);
+      if (mixer != nullptr && visit(*mixer)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool has_delta_net(const Model& model) {
+  return !model.towers.empty() &&
+         any_mixer(model.towers.back(), [](const Mixer& mixer) { return mixer.delta.has_value(); });
+}
+
+int64_t layer_input_width(const Tower& tower) {
+  int64_t width = 0;
+  any_mixer(tower, [&](const Mixer& mixer) { return (width = mixer.input) > 0; });
+  return width;
+}
+
 int64_t connector_parameters(const Connector& connector) {
   const auto product = [&](int64_t in, int64_t out) { return in * out + (connector.bias ? out : 0); };
   const int64_t activated = connector.halves ? connector.inner / 2 : connector.inner;

@@ -38,8 +38,8 @@ struct Attention {
   int64_t head_norm_parameters = 0;  // of the norms over query and key heads
   int64_t extra_parameters = 0;      // sinks, relative position tables
   bool cross = false;                // keys and values come from the tower before
-  bool shares_keys = false;          // and values, with the last layer of its `kind` that makes its own
-  int64_t kind = 0;
+  bool shares_keys = false;      // and values, with the last layer that makes its own and sees as many tokens
+  bool sees_all = true;          // all tokens; false: those in a window
   bool keys_are_values = false;  // one matrix makes both
   bool gated = false;            // the queries' matrix makes a factor for each element of the result too
   AttentionMask mask = AttentionMask::kCausal;
@@ -187,6 +187,12 @@ inline int64_t tower_width(const Model& model, const Tower& tower) {
 }
 
 int64_t connector_parameters(const Connector& connector);
+
+// Tells whether a layer has the gated delta rule.
+bool has_delta_net(const Model& model);
+
+// Width of what each layer of a tower is given beside its input; 0: none is.
+int64_t layer_input_width(const Tower& tower);
 
 enum class Placement { kTensorSharded, kReplicated, kExpert };
 

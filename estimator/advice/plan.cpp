@@ -148,6 +148,8 @@ class Planner {
     const Verdict found = verdict(estimated.needed, request_.gpu);
     const bool guessed =
         run_.framework == Framework::kTransformers && estimated.run.framework != Framework::kTransformers;
+    // Of linear attention lean code counts other kernels.
+    if (guessed && has_delta_net(run_.model)) return false;
     return found == Verdict::kFits || (found == Verdict::kTight && !guessed);
   }
 

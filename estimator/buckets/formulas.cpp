@@ -22,6 +22,13 @@ bool has_latent_attention(const Model& model) {
   });
 }
 
+bool has_gated_attention(const Model& model) {
+  return any_block(model, [](const Block& block) {
+    const auto* attention = std::get_if<Attention>(&block);
+    return attention != nullptr && attention->gated;
+  });
+}
+
 }  // namespace
 
 const char* norms_formula(const TrainingRun& run) {
@@ -36,6 +43,8 @@ const char* norms_formula(const TrainingRun& run) {
 const char* attention_formula(const TrainingRun& run) {
   if (has_latent_attention(run.model)) return "narrow and wide projections and the output, for each layer";
   if (run.training.attention != AttentionKernel::kFlash) return "(e (a + 2 k) + i a) d T/t for each layer";
+  if (has_gated_attention(run.model))
+    return "((e (3 a + 2 k) + i a) d + 4 a) T/t for each layer that attends";
   return run.behaviour.flash_saves_output_twice ? "((e (2 a + 2 k) + i a) d + 4 a) T/t for each layer"
                                                 : "((e (a + 2 k) + i a) d + 4 a) T/t for each layer";
 }

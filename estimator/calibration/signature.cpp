@@ -16,6 +16,7 @@ std::string text(const Attention& block) {
                   block.norm_parameters, block.head_norm_parameters, block.extra_parameters);
   if (block.cross) out += " cross";
   if (block.shares_keys) out += " shares keys";
+  if (!block.sees_all) out += " window";
   if (block.gated) out += " gated";
   if (block.keys_are_values) out += " keys are values";
   if (const auto& latent = block.latent) {
@@ -43,8 +44,13 @@ std::string text(const Mamba& block) {
 }
 
 std::string text(const Mixer& block) {
-  return fmt::format("mixer {} {} norms {} saved {}", block.matrix_parameters, block.other_parameters,
-                     block.norm_parameters, block.saved);
+  std::string out = fmt::format("mixer {} {} norms {} saved {}", block.matrix_parameters,
+                                block.other_parameters, block.norm_parameters, block.saved);
+  if (block.input > 0) out += fmt::format(" input {}", block.input);
+  if (const auto& net = block.delta)
+    out += fmt::format(" delta {}x{} {}x{} {}", net->key_heads, net->key_dim, net->value_heads,
+                       net->value_dim, net->convolution);
+  return out;
 }
 
 std::string text(const PredictionInput& block) {
@@ -78,7 +84,8 @@ std::string text(const Tower& tower) {
     ++count;
   }
   flush();
-  out += fmt::format("; norm {} input {}", tower.final_norm_parameters, tower.input_parameters);
+  out += fmt::format("; norm {} input {}", tower.final_norm_parameters,
+                     tower.input_parameters + tower.sharded_input_parameters);
   if (tower.hidden > 0)
     out += fmt::format(" width {} x {}{}", tower.hidden, tower.sequences, tower.frozen ? " frozen" : "");
   return out;

@@ -9,7 +9,7 @@
 namespace spillway::estimator {
 
 // Counts up whenever a formula changes what it predicts: factors learned against the old one are void.
-constexpr int kFormulaVersion = 6;
+constexpr int kFormulaVersion = 7;
 
 struct Signature {
   std::string hardware;  // the device's name, as its dumps have it

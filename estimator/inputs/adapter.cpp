@@ -76,7 +76,7 @@ void append_mixers(const TrainingRun& run, std::vector<std::string_view>& out) {
       if (mixer == nullptr) continue;
       if (mixer->delta)
         out.insert(out.end(), {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"});
-      else if (run.code.layer_input_width > 0)
+      else if (mixer->input > 0)
         out.insert(out.end(), {"per_layer_model_projection", "per_layer_input_gate", "per_layer_projection"});
     }
   }
@@ -104,6 +104,9 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
   for (const Tower& tower : run.model.towers) {
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {
+        const auto* experts = std::get_if<Experts>(&block);
+        if (experts != nullptr && experts->shared_ffn > 0)
+          out.insert(out.end(), {names.gate, names.up, names.down});
         const auto* mlp = std::get_if<Mlp>(&block);
         if (mlp == nullptr) continue;
         if (mlp->gated) out.emplace_back(names.gate);

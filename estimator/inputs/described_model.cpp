@@ -143,12 +143,12 @@ class Describer {
 
   // A layer that makes no keys and values needs one of its kind before it that does.
   void check_shared_keys() {
-    std::vector<int64_t> made;
+    std::vector<bool> made;
     for (const Layer& layer : model_.towers.empty() ? std::vector<Layer>() : model_.towers.back().layers) {
       const auto* attention = layer.empty() ? nullptr : std::get_if<Attention>(&layer.front());
       if (attention == nullptr) continue;
-      if (!attention->shares_keys) made.push_back(attention->kind);
-      if (std::find(made.begin(), made.end(), attention->kind) != made.end()) continue;
+      if (!attention->shares_keys) made.push_back(attention->sees_all);
+      if (std::find(made.begin(), made.end(), attention->sees_all) != made.end()) continue;
       values_.complain(fmt::format(
           "{0}num_kv_shared_layers: '{1}' is not allowed; allowed: as many as leave a layer of each kind of "
           "attention before them",
@@ -171,7 +171,7 @@ class Describer {
     Mixer out{size(line, "matrix"), size(line, "other"), size(line, "norm"),
               size(line, "saved"),  size(line, "conv"),  size(line, "state")};
     out.input = size(line, "input");
-    if (line.sizes.count("value_heads") != 0)
+    if (size(line, "value_heads") > 0)
       out.delta = DeltaNet{size(line, "key_heads"), size(line, "value_heads"), size(line, "key_dim"),
                            size(line, "value_dim"), size(line, "kernel")};
     return out;
@@ -190,7 +190,7 @@ class Describer {
     out.cross = size(line, "cross") != 0;
     out.shares_keys = size(line, "shares_keys") != 0;
     out.keys_are_values = size(line, "keys_are_values") != 0;
-    out.kind = size(line, "kind");
+    out.sees_all = size(line, "sees_all", 1) != 0;
     out.gated = size(line, "gated") != 0;
     if (line.sizes.count("kv_rank") != 0) {
       out.latent = LatentAttention{size(line, "q_rank"), size(line, "kv_rank"), size(line, "nope"),

@@ -153,11 +153,14 @@ hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:0
 refuse count(mlp_only_layers) mlp_only_layers
+refuse full_attention_interval:4==0 full_attention_interval
+refuse linear_num_key_heads*linear_num_value_heads*linear_key_head_dim*linear_value_head_dim==0 linear_num_value_heads
+refuse linear_num_value_heads%linear_num_key_heads!=0 linear_num_value_heads
 tower decoder max_position_embeddings:32768
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads dim=dims bias=attention_bias:0 head_norms=2*dims gated=1 norm=h if attends
-mixer matrix=h*(2*keys+2*vals+2*vh)+vals*h other=(2*keys+vals)*linear_conv_kernel_dim:4+2*vh+linear_value_head_dim norm=h saved=4*keys+5*vals+2*vh conv=(2*keys+vals)*(linear_conv_kernel_dim:4-1) state=vals*linear_key_head_dim key_heads=linear_num_key_heads value_heads=vh key_dim=linear_key_head_dim value_dim=linear_value_head_dim kernel=linear_conv_kernel_dim:4 if 1-attends
+mixer matrix=h*(2*keys+2*vals+2*vh)+vals*h other=(2*keys+vals)*linear_conv_kernel_dim:4+2*vh+linear_value_head_dim norm=h saved=4*keys+5*vals+2*vh conv=(2*keys+vals)*(linear_conv_kernel_dim:4-1) state=vals*linear_key_head_dim key_heads=linear_num_key_heads value_heads=if(is(model_type,qwen3_next),0,vh) key_dim=linear_key_head_dim value_dim=linear_value_head_dim kernel=linear_conv_kernel_dim:4 if 1-attends
 experts count=num_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared_expert_intermediate_size:0 shared_gate=1 norm=h if routes
 mlp ffn=intermediate_size gated=1 norm=h if 1-routes
 class ForCausalLM 0 vocabulary
@@ -270,10 +273,10 @@ let n altup_num_inputs:4
 let r laurel_rank:64
 let sixth (layer+1)%6==0
 let full if(third,0,if(layer+1==num_hidden_layers,1,if(has(layer_types),at(layer_types,full_attention),sixth)))
-let kind if(third,if(has(layer_types),at(layer_types,full_attention),(layer+1)%5==0),full)
-let one if(third,0,full*attention_k_eq_v:0)
-let dims if(has_own(head_dim),own(head_dim),if(full,global_head_dim:512,head_dim:256))
-let kv if(has_own(head_dim),own(num_key_value_heads),if(one,num_global_key_value_heads:num_key_value_heads,num_key_value_heads))
+let sees_all if(third,if(has(layer_types),at(layer_types,full_attention),(layer+1)%5==0),full)
+let alike if(third,0,full*attention_k_eq_v:0)
+let dims if(has_section(per_layer_config),own(head_dim),if(full,global_head_dim:512,head_dim:256))
+let kv if(has_section(per_layer_config),own(num_key_value_heads),if(alike,num_global_key_value_heads:num_key_value_heads,num_key_value_heads))
 let shared layer>=num_hidden_layers-num_kv_shared_layers:0
 let p hidden_size_per_layer_input:256
 let all num_hidden_layers*p
@@ -289,7 +292,7 @@ input p+if(third,2*(n-1)*h*h,0)
 sharded vocab_size_per_layer_input:262144*all*(p>0)+h*all
 norm h
 layers num_hidden_layers
-attention heads=num_attention_heads kv=kv dim=dims head_norms=(2-(shared))*dims norm=2*h shares_keys=shared keys_are_values=one kind=kind
+attention heads=num_attention_heads kv=kv dim=dims head_norms=(2-(shared))*dims norm=2*h shares_keys=shared keys_are_values=alike sees_all=sees_all
 mlp ffn=ffn gated=1 norm=2*h
 experts count=num_experts top=top_k_experts ffn=moe_intermediate_size norm=4*h+num_experts if if(third,0,enable_moe_block:0)
 mixer matrix=2*h*p norm=h saved=2*p input=p if p>0

@@ -22,7 +22,9 @@ namespace {
 using Json = nlohmann::json;
 
 void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
-  if (value.is_object() && !value.empty()) {
+  // An empty section for layers says something: that no layer has anything for itself.
+  const bool is_said = value.empty() && name.ends_with("per_layer_config");
+  if (value.is_object() && !is_said) {
     for (const auto& [key, inner] : value.items())
       flatten(inner, name.empty() ? key : fmt::format("{}.{}", name, key), out);
   } else {

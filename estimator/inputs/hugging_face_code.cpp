@@ -148,7 +148,6 @@ void read_gemma4(CodeReader& in, ModelCode& code) {
   code.caps_logits = in.has("final_logit_softcapping");
   code.rotates_by_tokens = code.norms_values = code.keeps_last_keys = true;
   code.experts_beside = code.layer_scalar = true;
-  code.layer_input_width = static_cast<int64_t>(in.number({"hidden_size_per_layer_input"}, 256, 1e6));
 }
 
 // What a row says as it stands.
@@ -195,7 +194,7 @@ void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, Model
     code.residual = ResidualCode::kBefore;
   code.rotary =
       row.rotary > 0
-          ? in.number({"rotary_pct", "partial_rotary_factor", "rope_parameters.partial_rotary_factor"},
+          ? in.number({"rope_parameters.partial_rotary_factor", "rotary_pct", "partial_rotary_factor"},
                       row.rotary, 1)
           : 0;
   if (row.type == "gptj" || row.type == "codegen") code.rotary = rotated_share(in, model);

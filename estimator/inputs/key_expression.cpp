@@ -154,7 +154,7 @@ class Evaluation {
       return std::any_of(given.begin() + 1, given.end(),
                          [&](const std::string& word) { return text.find(word) != std::string::npos; });
     if (name == "own") return own(given.front());
-    if (name == "has_own") return has_own() ? 1 : 0;
+    if (name == "has_section") return has_section(key) ? 1 : 0;
     const std::vector<std::string> list = entries(text);
     const auto layer = static_cast<size_t>(in_.evaluate("layer"));
     if (name == "each") {
@@ -167,9 +167,7 @@ class Evaluation {
     return wrong(), 0;
   }
 
-  // An empty section, or null, says that no layer has anything for itself.
-  bool has_own() {
-    const std::string section = in_.prefix_ + "per_layer_config";
+  bool has_section(const std::string& section) {
     in_.values_.pass(section);
     return in_.values_.has(section) || in_.values_.has_any(section + ".");
   }

@@ -9,8 +9,8 @@
 //   in(key)                             is this layer's number in a list
 //   each(key)                           this layer's entry of a list of numbers, or the number
 //   count(key)                          entries of a list
-//   has_own(key)                        has the file a per_layer_config
-//   own(key)                            this layer's entry of the key there, or the key
+//   has_section(key)                    has the file an object of that name, or null there
+//   own(key)                            this layer's entry of the key in per_layer_config, or the key
 //
 // True is 1, false 0; numbers are whole ones. `layer` is the number of the layer that is described, `labels`
 // how many classes a classifier has.

@@ -3,20 +3,19 @@
 //   types NAME...                values of model_type
 //   let NAME EXPRESSION          a name for an expression
 //   hidden|embedding|vocabulary|tied|positions|segments|bias EXPRESSION
-//   tower NAME TOKENS [fixed [PIXELS]]  then, for this tower: `input EXPRESSION` and `sharded EXPRESSION`
-//   (what stands before its
-//                                layers), `norm EXPRESSION` (what stands behind them); PIXELS of a token,
-//                                where images have any size
+//   tower NAME TOKENS [fixed [PIXELS]]  PIXELS of a token, where images have any size; then, for this tower:
+//   input EXPRESSION             what stands before its layers
+//   sharded EXPRESSION           more of that, which tensor-parallel ranks divide
+//   norm EXPRESSION              what stands behind its layers
 //   layers COUNT                 then each layer's blocks in their order, each with an `if EXPRESSION`:
 //     attention heads= kv= dim= bias= qkv_bias= out_bias= norm= head_norms= extra= cross=
-//               shares_keys= keys_are_values= kind= gated= (as in model.h)
+//               shares_keys= keys_are_values= sees_all= gated= (as in model.h)
 //               (latent: q_rank= kv_rank= nope= rope= value=)
 //     mlp       ffn= gated= bias= norm=
 //     experts   count= top= ffn= shared= gated= bias= router_bias= shared_gate= norm=
-//     mixer     matrix= other= norm= saved= conv= state= input=   (elements; saved for each token, the last
-//     two
-//               for each sequence of generated text; of a delta net: key_heads= value_heads= key_dim=
-//               value_dim= kernel=)
+//     mixer     matrix= other= norm= saved= conv= state= input=
+//               (elements: `saved` for each token, `conv` and `state` for each sequence of generated text)
+//               (delta net: key_heads= value_heads= key_dim= value_dim= kernel=)
 //   class ENDING PARAMETERS [vocabulary]      the head of classes that end so; the first is the usual one
 //   refuse EXPRESSION KEY        where the expression is true the key is not modelled
 //   warn EXPRESSION TEXT         what is said where the expression is true

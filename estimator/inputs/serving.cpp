@@ -223,8 +223,12 @@ double recurrent_bytes(KeyValues& values, const std::string& type, double otherw
 // vLLM keeps sines and cosines for every position (rotary_embedding/base.py).
 double rotary_bytes(KeyValues& values, const Model& model, const ServingSettings& settings) {
   if (model.positions > 0) return 0;
-  const double share = values.number(
-      kModel + (values.has(kModel + "rotary_pct") ? "rotary_pct" : "partial_rotary_factor"), 1, 0, 1);
+  std::string key = "partial_rotary_factor";
+  for (const char* other : {"rotary_pct", "rope_parameters.partial_rotary_factor"}) {
+    if (values.has(kModel + other)) key = other;
+  }
+  const double usual = model.type.rfind("qwen3_5", 0) == 0 || model.type == "qwen3_next" ? 0.25 : 1;
+  const double share = values.number(kModel + key, usual, 0, 1);
   const Tower& tower = model.towers.back();
   for (const Layer& layer : tower.layers) {
     for (const Block& block : layer) {

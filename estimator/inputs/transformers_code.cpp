@@ -26,7 +26,7 @@ std::string not_played(const TrainingRun& run) {
   if (training.recompute_layers > 1) return "several layers recomputed together";
   if (training.cross_entropy != CrossEntropy::kEager) return "this train.loss";
   if (training.step_in_backward) return "train.optimizer_step 'in-backward'";
-  return can_play(run.model, run.code) ? "" : "this type of model";
+  return can_play(run.model) ? "" : "this type of model";
 }
 
 void check_checkpoints(KeyValues& values, TrainingRun& run) {
@@ -56,18 +56,10 @@ void check_attention(KeyValues& values, TrainingRun& run, bool is_played) {
 
 // Kernels that are not transformers' own keep less.
 void warn_of_kernels(TrainingRun& run) {
-  const auto has_delta = [](const Block& block) {
-    const auto* mixer = std::get_if<Mixer>(&block);
-    return mixer != nullptr && mixer->delta.has_value();
-  };
-  for (const Layer& layer : run.model.towers.back().layers) {
-    if (std::none_of(layer.begin(), layer.end(), has_delta)) continue;
-    run.notes.warnings.push_back(
-        "linear attention is counted as PyTorch's own operators keep it: the kernels of "
-        "flash-linear-attention "
-        "and causal-conv1d keep less, where they are installed");
-    return;
-  }
+  if (!has_delta_net(run.model)) return;
+  run.notes.warnings.push_back(
+      "linear attention is counted as PyTorch's own operators keep it; where flash-linear-attention and "
+      "causal-conv1d are installed it keeps less: train.framework = pytorch counts about that");
 }
 
 }  // namespace

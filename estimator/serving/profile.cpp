@@ -26,7 +26,7 @@ class BlockPeak {
       return heads * (2 * width + 2 * static_cast<double>(latent.value_dim)) + 2 * hidden_;
     }
     const double keys = std::max(1.0, static_cast<double>(block.key_value_heads) / ranks_);
-    return static_cast<double>(block.head_dim) * (2 * heads + 2 * keys) + 2 * hidden_;
+    return static_cast<double>(block.head_dim) * ((block.gated ? 3 : 2) * heads + 2 * keys) + 2 * hidden_;
   }
   double operator()(const Mlp& block) const {
     return (block.gated ? 3 : 2) * static_cast<double>(block.ffn) / ranks_ + 3 * hidden_;

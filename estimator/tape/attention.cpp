@@ -43,7 +43,7 @@ bool Layers::is_kept(size_t index) const {
   if (!code_.keeps_last_keys || own == nullptr || own->shares_keys) return false;
   for (size_t next = index + 1; next < tower_.layers.size(); ++next) {
     const auto* other = std::get_if<Attention>(&tower_.layers[next].front());
-    if (other != nullptr && other->kind == own->kind) return other->shares_keys;
+    if (other != nullptr && other->sees_all == own->sees_all) return other->shares_keys;
   }
   return true;
 }
@@ -181,7 +181,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
     if (code_.scales_query) heads.query = op_.scale(heads.query);
     heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
   }
-  Heads& shared = shared_[block.kind != 0 ? 1 : 0];
+  Heads& shared = shared_[block.sees_all ? 1 : 0];
   if (block.shares_keys) {
     heads.key = shared.key;
     heads.value = shared.value;

@@ -1,7 +1,8 @@
 // The gated delta rule of Qwen 3.5 as transformers computes it where no kernels of flash-linear-attention and
 // causal-conv1d are installed: in chunks, whose states are kept (modeling_qwen3_5.py of 5.17,
-// Qwen3_5GatedDeltaNet and torch_chunk_gated_delta_rule). A tensor is named as the Python variable that holds
-// it, and lives as long.
+// Qwen3_5GatedDeltaNet and torch_chunk_gated_delta_rule). Large tensors live as long as the Python variables
+// that hold them.
+#include <algorithm>
 #include <cmath>
 
 #include "estimator/tape/layers.h"
@@ -10,6 +11,8 @@ namespace spillway::estimator {
 namespace {
 
 constexpr double kChunk = 64;
+// Of longer sequences several chunks are played as one, whose tensors are as many times as large.
+constexpr double kMostPlayed = 32;
 
 // A copy, in fp32, with heads in front of tokens.
 Tensor by_heads(const Operators& op, const Tensor& x) {
@@ -159,8 +162,10 @@ Tensor Layers::delta_rule(const DeltaNet& net, const Heads& heads, const Tensor&
   key = op_.multiply(key, op_.activation_of_result(op_.scale(cum_decay)));
   const Tensor chunk_decay = op_.activation_of_result(op_.slice(cum_decay, rows / kChunk));
 
-  const auto part = [&](const Tensor& of) { return op_.slice(of, of.elements / chunks); };
-  const double values = core.elements / chunks;
+  const double played = std::min(chunks, kMostPlayed), of_one = chunks / played;
+  const auto part = [&](const Tensor& of) { return op_.slice(of, of.elements / played); };
+  const double values = core.elements / played;
+  state.elements *= of_one;
   for (double i = 0;; ++i) {
     const Tensor v_new = op_.add(part(new_values), product(part(k_cumdecay), state, values));
     {
@@ -168,10 +173,10 @@ Tensor Layers::delta_rule(const DeltaNet& net, const Heads& heads, const Tensor&
       core = with_part(op_, core, op_.add(inter_chunk, product(part(intra_chunk), v_new, values)));
     }
     // Nothing is asked of the last one's state: what it would save is gone at once.
-    if (i + 1 >= chunks) break;
+    if (i + 1 >= played) break;
     state = op_.add(op_.multiply(state, part(chunk_decay)), product(part(key), v_new, state.elements));
   }
-  if (caches()) cache_.push_back(tape_.make(state.elements, 4).data);
+  if (caches()) cache_.push_back(tape_.make(state.elements / of_one, 4).data);
   const double elements = tokens_ * count * value_dim;
   const Tensor out = elements < core.elements ? op_.slice(core, elements) : core;
   return heads.value.element < 4 ? op_.cast(out, heads.value.element) : op_.copy(out);

@@ -169,7 +169,7 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
   for (const Block& each : layer) {
     tape_.set_purpose(Purpose::kNorms);
     if (const auto* mixer = std::get_if<Mixer>(&each); mixer != nullptr && !mixer->delta) {
-      out = with_layer_input(out);
+      out = with_layer_input(static_cast<double>(mixer->input), out);
       continue;
     }
     if (beside != nullptr && std::holds_alternative<Experts>(each)) continue;  // added to the dense block
@@ -195,8 +195,7 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
 }
 
 // The tail of Gemma4TextDecoderLayer.
-Tensor Layers::with_layer_input(const Tensor& x) {
-  const auto width = static_cast<double>(code_.layer_input_width);
+Tensor Layers::with_layer_input(double width, const Tensor& x) {
   tape_.set_purpose(Purpose::kMlp);
   Tensor out = activated(projected(x, "per_layer_input_gate", hidden_, width, false));
   out = op_.multiply(out, op_.slice(layer_inputs_, tokens_ * width));

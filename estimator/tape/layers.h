@@ -113,7 +113,7 @@ class Layers {
   Tensor feed_forward(const Mlp& block, const Tensor& x);
   Tensor clamped_gate(const Tensor& both);
   Tensor beside_dense(const Experts& block, const Tensor& dense, const Tensor& x);
-  Tensor with_layer_input(const Tensor& x);
+  Tensor with_layer_input(double width, const Tensor& x);
   Tensor delta_net(const DeltaNet& net, const Tensor& x);
   Tensor delta_rule(const DeltaNet& net, const Heads& heads, const Tensor& beta, const Tensor& decay);
   Tensor gated_head_norm(const Tensor& x, const Tensor& gate, double width);
@@ -137,7 +137,7 @@ class Layers {
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};
   double source_sequence_ = 0;
   Tensor layer_inputs_ = {};
-  std::array<Heads, 2> shared_ = {};  // of both kinds of attention
+  std::array<Heads, 2> shared_ = {};  // of layers with a window, and of those that see all
   // What the graphs of recomputed ones hold: they refer to these until the first layer is done.
   std::vector<Share> graphs_ = {};
 };

@@ -14,8 +14,8 @@ const Attention* first_attention(const Tower& tower) {
   return nullptr;
 }
 
-bool is_played(const Mixer* mixer, const ModelCode& code) {
-  return mixer != nullptr && (mixer->delta || code.layer_input_width > 0);
+bool is_played(const Mixer* mixer) {
+  return mixer != nullptr && (mixer->delta || mixer->input > 0);
 }
 
 class StepPlayer {
@@ -73,7 +73,7 @@ class StepPlayer {
     const bool frozen = run_.training.adapter.on() || !trains_others();
     if (frozen && run_.training.recompute == Recompute::kFull && !x.needs_gradient() && !tower.connector)
       x.edge = tape_.leaf(x.elements, x.element).edge;
-    if (code_->layer_input_width > 0) layers.set_layer_inputs(layer_inputs(layers, tower, x));
+    if (layer_input_width(tower) > 0) layers.set_layer_inputs(layer_inputs(layers, tower, x));
     x = layers.dropped(x, code_->embedding_dropout);
     rotary_tables(layers, tower, x.element);
     masks(layers, tower);
@@ -149,7 +149,7 @@ class StepPlayer {
     table(run_.model.token_types, layers.tokens());
     table(run_.model.positions, sequence);
     // Of an encoder or a decoder, which have tables each.
-    if (tower.input_parameters > 0 && !is_of_patches && code_->layer_input_width == 0)
+    if (tower.input_parameters > 0 && !is_of_patches && layer_input_width(tower) == 0)
       table(tower.input_parameters / static_cast<int64_t>(width), sequence);
     if (code_->embedding_norm) x = layers.norm(x, width);
     return x;
@@ -158,7 +158,7 @@ class StepPlayer {
   // A table's row for each token, and a projection of its embedding: a part for each layer
   // (Gemma4TextModel.project_per_layer_inputs).
   Tensor layer_inputs(Layers& layers, const Tower& tower, const Tensor& embedded) {
-    const auto part = static_cast<double>(code_->layer_input_width);
+    const auto part = static_cast<double>(layer_input_width(tower));
     const double all = part * static_cast<double>(tower.layers.size());
     const double elements = static_cast<double>(tower.sharded_input_parameters) - hidden_ * all;
     const Tensor table = tape_.weight(elements, weight_element_, trained());
@@ -193,9 +193,9 @@ class StepPlayer {
     const int64_t turned = attention->latent ? attention->latent->rotary_dim : attention->head_dim;
     const double elements = static_cast<double>(tower.sequence * turned) * code_->rotary;
     layers.set_rotary_tables(tape_.make(elements, element), tape_.make(elements, element));
-    // Layers with wider heads have tables of their own.
+    // Layers that see all tokens have tables of their own beside those of a window (Gemma 4).
     const auto* last = std::get_if<Attention>(&tower.layers.back().front());
-    if (last != nullptr && !last->latent && last->head_dim != attention->head_dim)
+    if (last != nullptr && !last->latent && last->sees_all != attention->sees_all)
       inputs_.push_back(tape_.make(2 * static_cast<double>(tower.sequence * last->head_dim), element));
   }
 
@@ -325,12 +325,12 @@ PlayedStep played_of(const Tape& tape) {
   return out;
 }
 
-bool can_play(const Model& model, const ModelCode& code) {
+bool can_play(const Model& model) {
   for (const Tower& tower : model.towers) {
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {
         if (!std::holds_alternative<Attention>(block) && !std::holds_alternative<Mlp>(block) &&
-            !std::holds_alternative<Experts>(block) && !is_played(std::get_if<Mixer>(&block), code))
+            !std::holds_alternative<Experts>(block) && !is_played(std::get_if<Mixer>(&block)))
           return false;
       }
     }

@@ -46,19 +46,19 @@ TEST_F(KeyExpression, Counts) {
 // Numbers of layers have zeros in front, as many as the longest number needs. An empty section counts too:
 // no layer has anything for itself.
 TEST_F(KeyExpression, TakesWhatALayerHasForItself) {
-  EXPECT_EQ(value("has_own(h)"), 1);
+  EXPECT_EQ(value("has_section(per_layer_config)"), 1);
   EXPECT_EQ(value("own(h)"), 64);
   in_.set("layer", 3);
   EXPECT_EQ(value("own(h)"), 96);
   std::map<std::string, std::string> keys = {{"m.h", "64"}};
-  const auto has_own = [&] {
+  const auto has_section = [&] {
     KeyValues values(keys);
     KeyExpressions in(values, "m.");
-    return in.evaluate("has_own(h)");
+    return in.evaluate("has_section(per_layer_config)");
   };
-  EXPECT_EQ(has_own(), 0);
+  EXPECT_EQ(has_section(), 0);
   keys["m.per_layer_config"] = "{}";
-  EXPECT_EQ(has_own(), 1);
+  EXPECT_EQ(has_section(), 1);
 }
 
 TEST_F(KeyExpression, TakesADefaultWhereTheFileSaysNothing) {
