@@ -175,30 +175,21 @@ void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensor
   std::visit(Lister(hidden, out), block);
 }
 
-namespace {
-
-template <typename Visit>
-bool any_mixer(const Tower& tower, const Visit& visit) {
-  for (const Layer& layer : tower.layers) {
-    for (const Block& block : layer) {
-      const auto* mixer = std::get_if<Mixer>(&block);
-      if (mixer != nullptr && visit(*mixer)) return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 bool has_delta_net(const Model& model) {
-  return !model.towers.empty() &&
-         any_mixer(model.towers.back(), [](const Mixer& mixer) { return mixer.delta.has_value(); });
+  return any_block(model, [](const Block& block) {
+    const auto* mixer = std::get_if<Mixer>(&block);
+    return mixer != nullptr && mixer->delta.has_value();
+  });
 }
 
 int64_t layer_input_width(const Tower& tower) {
-  int64_t width = 0;
-  any_mixer(tower, [&](const Mixer& mixer) { return (width = mixer.input) > 0; });
-  return width;
+  for (const Layer& layer : tower.layers) {
+    for (const Block& block : layer) {
+      const auto* mixer = std::get_if<Mixer>(&block);
+      if (mixer != nullptr && mixer->input > 0) return mixer->input;
+    }
+  }
+  return 0;
 }
 
 int64_t connector_parameters(const Connector& connector) {

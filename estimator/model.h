@@ -188,6 +188,19 @@ inline int64_t tower_width(const Model& model, const Tower& tower) {
 
 int64_t connector_parameters(const Connector& connector);
 
+// Tells whether `visit` says yes to any block.
+template <typename Visit>
+bool any_block(const Model& model, Visit&& visit) {
+  for (const Tower& tower : model.towers) {
+    for (const Layer& layer : tower.layers) {
+      for (const Block& block : layer) {
+        if (visit(block)) return true;
+      }
+    }
+  }
+  return false;
+}
+
 // Tells whether a layer has the gated delta rule.
 bool has_delta_net(const Model& model);
 

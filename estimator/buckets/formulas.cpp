@@ -3,18 +3,6 @@
 namespace spillway::estimator {
 namespace {
 
-template <typename Visit>
-bool any_block(const Model& model, Visit&& visit) {
-  for (const Tower& tower : model.towers) {
-    for (const Layer& layer : tower.layers) {
-      for (const Block& block : layer) {
-        if (visit(block)) return true;
-      }
-    }
-  }
-  return false;
-}
-
 bool has_latent_attention(const Model& model) {
   return any_block(model, [](const Block& block) {
     const auto* attention = std::get_if<Attention>(&block);

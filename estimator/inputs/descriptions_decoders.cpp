@@ -154,7 +154,10 @@ vocabulary vocab_size
 tied tie_word_embeddings:0
 refuse count(mlp_only_layers) mlp_only_layers
 refuse full_attention_interval:4==0 full_attention_interval
-refuse linear_num_key_heads*linear_num_value_heads*linear_key_head_dim*linear_value_head_dim==0 linear_num_value_heads
+refuse linear_num_key_heads==0 linear_num_key_heads
+refuse linear_num_value_heads==0 linear_num_value_heads
+refuse linear_key_head_dim==0 linear_key_head_dim
+refuse linear_value_head_dim==0 linear_value_head_dim
 refuse linear_num_value_heads%linear_num_key_heads!=0 linear_num_value_heads
 tower decoder max_position_embeddings:32768
 norm h

@@ -21,8 +21,9 @@ enum class SizesSource {
 struct KnownModel {
   std::string_view name;        // "llama-3.1-8b"
   std::string_view repository;  // on huggingface.co
-  double billions;              // of parameters, as published; of the language part
-  std::string_view sizes;       // words as known_models.cpp explains them
+  double billions;  // of parameters of the language part, as published, or as transformers builds it (Gemma
+                    // 4, Qwen 3.5 and later)
+  std::string_view sizes;  // words as known_models.cpp explains them
   SizesSource source = SizesSource::kNone;
 };
 

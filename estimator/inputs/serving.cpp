@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "estimator/inputs/code_rows.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/key_values.h"
 #include "estimator/inputs/nearest.h"
@@ -227,8 +228,8 @@ double rotary_bytes(KeyValues& values, const Model& model, const ServingSettings
   for (const char* other : {"rotary_pct", "rope_parameters.partial_rotary_factor"}) {
     if (values.has(kModel + other)) key = other;
   }
-  const double usual = model.type.rfind("qwen3_5", 0) == 0 || model.type == "qwen3_next" ? 0.25 : 1;
-  const double share = values.number(kModel + key, usual, 0, 1);
+  const CodeRow* const row = find_code_row(model.type);
+  const double share = values.number(kModel + key, row == nullptr ? 1 : row->rotary, 0, 1);
   const Tower& tower = model.towers.back();
   for (const Layer& layer : tower.layers) {
     for (const Block& block : layer) {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "estimator/inputs/hugging_face_code.h"
 #include "estimator/tape/step.h"
 
@@ -58,8 +56,8 @@ void check_attention(KeyValues& values, TrainingRun& run, bool is_played) {
 void warn_of_kernels(TrainingRun& run) {
   if (!has_delta_net(run.model)) return;
   run.notes.warnings.push_back(
-      "linear attention is counted as PyTorch's own operators keep it; where flash-linear-attention and "
-      "causal-conv1d are installed it keeps less: train.framework = pytorch counts about that");
+      "linear attention is counted as PyTorch's own operators keep it; the kernels of flash-linear-attention "
+      "and causal-conv1d keep less where they are installed, and were not compared");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ Tensor Layers::norm(const Tensor& x, double width) {
   const Tensor weight = tape_.weight(width, weight_element_, trained_);
   if (code_.norm == NormCode::kCohere) return centred_norm(x, weight, rows);
   // T5 multiplies what came in.
-  Tensor out = rooted(x, rows, code_.norm == NormCode::kT5);
+  Tensor out = rms_normalised(x, rows, code_.norm == NormCode::kT5);
   if (code_.norm == NormCode::kGemma || code_.norm == NormCode::kGemma4)
     return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
   if (code_.norm == NormCode::kLlama || weight_element_ < 4) out = op_.cast(out, std::min(x.element, 4.0));
@@ -100,7 +100,7 @@ Tensor Layers::norm(const Tensor& x, double width) {
 }
 
 // Divided by the root mean square, in fp32.
-Tensor Layers::rooted(const Tensor& x, double rows, bool as_it_came) const {
+Tensor Layers::rms_normalised(const Tensor& x, double rows, bool as_it_came) const {
   const Tensor whole = op_.cast(x, 4);
   const Tensor shifted = op_.scale(op_.mean(op_.power(whole), rows));
   const Tensor inverse =
@@ -109,7 +109,7 @@ Tensor Layers::rooted(const Tensor& x, double rows, bool as_it_came) const {
 }
 
 Tensor Layers::norm_without_weights(const Tensor& x, double width) const {
-  return op_.cast(rooted(x, x.elements / width, false), x.element);
+  return op_.cast(rms_normalised(x, x.elements / width, false), x.element);
 }
 
 // CohereLayerNorm: the mean is taken off twice.

@@ -76,7 +76,7 @@ class Layers {
   };
 
   Tensor block(const Block& block, const Tensor& x);
-  Tensor rooted(const Tensor& x, double rows, bool as_it_came) const;
+  Tensor rms_normalised(const Tensor& x, double rows, bool as_it_came) const;
   // Of types whose norms divide by the root mean square.
   Tensor norm_without_weights(const Tensor& x, double width) const;
   Tensor centred_norm(const Tensor& x, const Tensor& weight, double rows);
