@@ -129,16 +129,37 @@ class MatrixLister {
   }
   void operator()(const PredictionInput&) const { add(hidden_, 2 * hidden_); }
   void operator()(const Mixer& block) const {
-    if (block.delta) {
-      const DeltaNet& net = *block.delta;
-      const int64_t values = net.value_heads * net.value_dim;
-      add(2 * net.key_heads * net.key_dim + values, hidden_);
-      add(values, hidden_);
-      add(net.value_heads, hidden_, 2);
+    if (const auto* net = std::get_if<DeltaNet>(&block.kind)) {
+      const int64_t keys = 2 * net->key_heads * net->key_dim, values = net->value_heads * net->value_dim;
+      if (net->joined) {
+        add(keys + 2 * values, hidden_);
+        add(2 * net->value_heads, hidden_);
+      } else {
+        add(keys + values, hidden_);
+        add(values, hidden_);
+        add(net->value_heads, hidden_, 2);
+      }
       add(hidden_, values);
-    } else if (block.input > 0) {
-      add(block.input, hidden_);
-      add(hidden_, block.input);
+    } else if (const auto* input = std::get_if<LayerInput>(&block.kind)) {
+      add(input->width, hidden_);
+      add(hidden_, input->width);
+    } else if (const auto* space = std::get_if<StateSpace>(&block.kind)) {
+      const int64_t inner = space->heads * space->head_dim;
+      add(2 * inner + 2 * space->groups * space->state + space->heads, hidden_);
+      add(hidden_, inner);
+    } else if (const auto* scan = std::get_if<SelectiveScan>(&block.kind)) {
+      add(2 * scan->inner, hidden_);
+      add(scan->rank + 2 * scan->state, scan->inner);
+      add(scan->inner, scan->rank);
+      add(hidden_, scan->inner);
+    } else if (const auto* lightning = std::get_if<LightningAttention>(&block.kind)) {
+      const int64_t width = lightning->heads * lightning->head_dim;
+      add(3 * width, hidden_);
+      add(width, hidden_);
+      add(hidden_, width);
+    } else if (std::holds_alternative<ShortConvolution>(block.kind)) {
+      add(3 * hidden_, hidden_);
+      add(hidden_, hidden_);
     } else {
       add(block.matrix_parameters / hidden_, hidden_);
     }
@@ -175,10 +196,11 @@ void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensor
   std::visit(Lister(hidden, out), block);
 }
 
-bool has_delta_net(const Model& model) {
+bool has_mixer(const Model& model) {
   return any_block(model, [](const Block& block) {
     const auto* mixer = std::get_if<Mixer>(&block);
-    return mixer != nullptr && mixer->delta.has_value();
+    return mixer != nullptr && !std::holds_alternative<LayerInput>(mixer->kind) &&
+           !std::holds_alternative<AltUp>(mixer->kind);
   });
 }
 
@@ -186,7 +208,8 @@ int64_t layer_input_width(const Tower& tower) {
   for (const Layer& layer : tower.layers) {
     for (const Block& block : layer) {
       const auto* mixer = std::get_if<Mixer>(&block);
-      if (mixer != nullptr && mixer->input > 0) return mixer->input;
+      const auto* input = mixer == nullptr ? nullptr : std::get_if<LayerInput>(&mixer->kind);
+      if (input != nullptr) return input->width;
     }
   }
   return 0;

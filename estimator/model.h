@@ -96,8 +96,70 @@ struct DeltaNet {
   int64_t key_dim = 0;
   int64_t value_dim = 0;
   int64_t convolution = 4;
+  bool joined = false;  // two matrices make all, and not four (Qwen3-Next)
   bool operator==(const DeltaNet& other) const = default;
 };
+
+// A convolution over the last few tokens between two gates (LFM2).
+struct ShortConvolution {
+  int64_t kernel = 3;
+  bool bias = false;  // of the convolution and of the products around it
+  bool operator==(const ShortConvolution& other) const = default;
+};
+
+// Mamba-2 as transformers writes it, which computes chunks of tokens at once.
+struct StateSpace {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t state = 0;
+  int64_t groups = 0;
+  int64_t convolution = 4;
+  int64_t chunk = 256;
+  bool bias = false;  // of its first product
+  bool output_bias = false;
+  bool convolution_bias = true;
+  bool normed = true;  // a norm is part of the gate
+  bool operator==(const StateSpace& other) const = default;
+};
+
+// The first Mamba as transformers writes it, which goes from token to token.
+struct SelectiveScan {
+  enum class Norms { kNone, kWithoutWeights, kWithWeights };
+
+  int64_t inner = 0;
+  int64_t state = 0;
+  int64_t rank = 0;  // of what the steps are made of
+  int64_t convolution = 4;
+  bool bias = false;  // of the first and the last product
+  bool convolution_bias = true;
+  Norms norms = Norms::kNone;  // of what steps and states are made of
+  bool operator==(const SelectiveScan& other) const = default;
+};
+
+// Linear attention over blocks of tokens with fixed decays (MiniMax).
+struct LightningAttention {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t block = 256;
+  bool operator==(const LightningAttention& other) const = default;
+};
+
+// What each layer is given beside its input, of that width (Gemma 4).
+struct LayerInput {
+  int64_t width = 0;
+  bool operator==(const LayerInput& other) const = default;
+};
+
+// Several versions of the hidden state pass through a layer beside each other (Gemma 3n).
+struct AltUp {
+  int64_t versions = 0;
+  int64_t rank = 0;  // of the product beside attention
+  bool operator==(const AltUp& other) const = default;
+};
+
+// Says which of them a mixer is, where more than its sizes is known.
+using MixerKind = std::variant<std::monostate, LayerInput, AltUp, DeltaNet, ShortConvolution, StateSpace,
+                               SelectiveScan, LightningAttention>;
 
 // A block that mixes tokens by other means than attention: state spaces, linear attention, convolutions. What
 // its kernels keep for the backward pass is a number of elements for each token; what generating text keeps,
@@ -109,8 +171,7 @@ struct Mixer {
   int64_t saved = 0;
   int64_t convolution_state = 0;
   int64_t recurrent_state = 0;
-  int64_t input = 0;  // width of what each layer is given beside its input (Gemma 4)
-  std::optional<DeltaNet> delta = {};
+  MixerKind kind = {};
   bool operator==(const Mixer& other) const = default;
 };
 
@@ -201,8 +262,8 @@ bool any_block(const Model& model, Visit&& visit) {
   return false;
 }
 
-// Tells whether a layer has the gated delta rule.
-bool has_delta_net(const Model& model);
+// Tells whether a layer mixes tokens by linear attention, a state space or a convolution.
+bool has_mixer(const Model& model);
 
 // Width of what each layer of a tower is given beside its input; 0: none is.
 int64_t layer_input_width(const Tower& tower);

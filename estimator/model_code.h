@@ -12,6 +12,7 @@ enum class NormCode {
   kNemotron,   // the same, which autocast runs in 16 bits
   kLlama,      // cast to fp32, normalised, cast back, times the weight
   kGemma,      // the same with the weight in fp32 before the cast
+  kGemma3n,    // as kGemma, divided by the root
   kGemma4,     // as kGemma, the inverse root as a power
   kT5,         // the statistic in fp32 alone
   kCohere,     // LayerNorm written out in fp32, without a bias
@@ -38,6 +39,7 @@ enum class ResidualCode {
   kBehind,    // norms behind the residual sum (BERT)
   kBoth,      // norms before and behind blocks (Gemma 2)
   kAfter,     // norms behind blocks, before the residual sum (OLMo 2)
+  kNormed,    // what norms before blocks make is what blocks' results are added to (MiniMax)
   kParallel,  // both blocks read the same input
 };
 
@@ -50,9 +52,11 @@ enum class RotationCode {
 };
 
 enum class ExpertsCode {
-  kLoop,     // transformers 4: a loop over experts that have tokens
-  kSorted,   // DeepSeek-V2 of transformers 4: tokens sorted by experts, a product for each
-  kGrouped,  // transformers 5: tokens sorted by experts, grouped products
+  kLoop,      // transformers 4: a loop over experts that have tokens
+  kEvery,     // Llama 4: every expert has all tokens, times how far it was chosen
+  kParallel,  // Granite of transformers 4: the same, and all results put together after each product
+  kSorted,    // DeepSeek-V2 of transformers 4: tokens sorted by experts, a product for each
+  kGrouped,   // transformers 5: tokens sorted by experts, grouped products
 };
 
 // As the modules of matrices are called, which adapters name.
@@ -110,16 +114,29 @@ struct ModelCode {
   bool bidirectional = false;
   bool scales_embedding = false;
   bool embedding_norm = false;
-  bool keeps_last_keys = false;  // and values, of the last layer of each kind that makes its own
-  bool norms_values = false;     // a norm over each head's values, without weights (Gemma 4)
-  bool norms_inside = false;     // norms before a block's last matrix (BitNet)
-  bool layer_scale = false;      // a block's output times a vector of weights
-  bool layer_scalar = false;     // a layer's output times a number, in place
-  bool caps_logits = false;      // c tanh(logits / c)
-  bool caps_scores = false;      // the same of eager attention's scores
-  bool scales_logits = false;    // with a number
-  bool adds_to_logits = false;   // a buffer as wide as weights are (final_logits_bias)
-  int64_t sound_channels = 0;    // of what two convolutions make an encoder's tokens of; 0: it has tokens
+  bool keeps_last_keys = false;   // and values, of the last layer of each kind that makes its own
+  std::vector<bool> sparse = {};  // layers whose feed-forward block keeps the largest activations alone
+  bool norms_rotated = false;     // a norm without weights over each head that was rotated (Llama 4)
+  bool bounds_scores = false;     // no score is less than the least number (XGLM)
+  bool shares_layers = false;     // all layers are one (ALBERT)
+  bool norms_values = false;      // a norm over each head's values, without weights (Gemma 4)
+  bool norms_inside = false;      // norms before a block's last matrix (BitNet)
+  bool layer_scale = false;       // a block's output times a vector of weights
+  bool layer_scalar = false;      // a layer's output times a number, in place
+  bool unrolled_mixers =
+      false;                    // as transformers 4 writes them: row by row, products with names of their own
+  bool multiplies = false;      // inputs and results of products with numbers (Falcon-H1)
+  bool gates_behind = false;    // a state space's norm stands before its gate
+  bool norms_groups = false;    // that norm is one of each group
+  bool mixes_beside = false;    // a state space and attention read the same input (Falcon-H1)
+  bool scales_blocks = false;   // a block's output times a number
+  bool wide_residual = false;   // residual sums are fp32, and cast for norms (Mamba-2)
+  bool caches_by_name = false;  // keys and values are put into the cache as they are
+  bool caps_logits = false;     // c tanh(logits / c)
+  bool caps_scores = false;     // the same of eager attention's scores
+  bool scales_logits = false;   // with a number
+  bool adds_to_logits = false;  // a buffer as wide as weights are (final_logits_bias)
+  int64_t sound_channels = 0;   // of what two convolutions make an encoder's tokens of; 0: it has tokens
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
   bool loss_in_fp32 = true;           // logits are cast before the loss
   bool uses_cache = true;             // keys and values are copied into a cache
@@ -135,6 +152,7 @@ struct ModelCode {
   std::vector<bool> windowed = {};
   double sample_elements = 0;  // of an image, where samples are that
   double buffers_bytes = 0;    // that the model keeps beside its weights
+  double buffer_elements = 0;  // the same, of the weights' type
 };
 
 }  // namespace spillway::estimator

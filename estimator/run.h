@@ -159,6 +159,7 @@ struct Training {
   bool hidden_dropout = false;
   bool attention_dropout = false;
   AttentionKernel attention = AttentionKernel::kFlash;
+  bool mixer_kernels = false;  // linear attention and state spaces by kernels, and not by PyTorch's operators
   double score_copy_bytes = 0;  // for each score, where softmax is not one kernel
   bool attention_mask = false;  // a batch x sequence x sequence mask comes with each microbatch
   Recompute recompute = Recompute::kNone;

@@ -188,7 +188,9 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
     add_nonzero(out.steady, {"adapters", adapter_bytes(run, played), "r (in + out) for each module", "PEFT"});
   append(persistent_overhead(run, stage), out.steady);
   append(persistent_communication(run, states), out.steady);
-  add_nonzero(out.steady, {"buffers", run.code.buffers_bytes, "masks that the model keeps", "transformers"});
+  const bool whole = run.training.precision == Precision::kFp32 || run.training.autocast;
+  const double buffers = run.code.buffers_bytes + run.code.buffer_elements * (whole ? 4 : 2);
+  add_nonzero(out.steady, {"buffers", buffers, "masks and tables that the model keeps", "transformers"});
   add_frozen_parts(run, out.steady);
   out.steady_bytes = total_bytes(out.steady);
   out.peak = played_buckets(played, run.model.pipeline ? kDiffusers : kTransformers);

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hybrid_types
 import low_memory_optimizers
 import more_types
 import torch
@@ -110,14 +111,14 @@ KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{kind: partial(bert, kind=kind) for kind in ("bert", "roberta")},
     **{"gpt2": gpt2, "t5": t5, "vit": vit},
 }
-OTHERS = more_types.KINDS | vision_language.KINDS  # where --kinds names them
+OTHERS = more_types.KINDS | hybrid_types.KINDS | vision_language.KINDS  # where --kinds names them
 CLASSES = more_types.CLASSES | {
     **{"bert": "AutoModelForMaskedLM", "roberta": "AutoModelForMaskedLM", "t5": "AutoModelForSeq2SeqLM"},
     **{"vit": "AutoModelForImageClassification"},
 }
 IMAGES = "AutoModelForImageTextToText"
 OF_IMAGES = ("vit", *more_types.IMAGES)
-LONGEST = more_types.LONGEST | {"bert": 512, "roberta": 512, "t5": 1024, "gpt2": 1024}
+LONGEST = more_types.LONGEST | hybrid_types.LONGEST | {"bert": 512, "roberta": 512, "t5": 1024, "gpt2": 1024}
 
 
 def draw(rng: random.Random, kinds: list[str]) -> Row:
@@ -244,7 +245,13 @@ def too_large(row: Row) -> bool:
     kind = row["config"]["model_type"]
     tokens = row["batch"] * (257 if kind in OF_IMAGES else 1500 if kind == "whisper" else row["sequence"])
     layers = getattr(config, "num_hidden_layers", 12) * tokens * config.hidden_size * 40 * (1 if size == 2 else 2)
-    scores = tokens * row["sequence"] * config.num_attention_heads * 10 * getattr(config, "num_hidden_layers", 12)
+    scores = (
+        tokens
+        * row["sequence"]
+        * getattr(config, "num_attention_heads", 0)
+        * 10
+        * getattr(config, "num_hidden_layers", 12)
+    )
     logits = 14 * tokens * getattr(config, "vocab_size", 0)
     return bool(4 * size * weights + logits + layers + (scores if row["attention"] == "eager" else 0) > MOST_BYTES)
 

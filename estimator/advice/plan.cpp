@@ -149,7 +149,7 @@ class Planner {
     const bool guessed =
         run_.framework == Framework::kTransformers && estimated.run.framework != Framework::kTransformers;
     // Of linear attention lean code counts other kernels.
-    if (guessed && has_delta_net(run_.model)) return false;
+    if (guessed && has_mixer(run_.model)) return false;
     return found == Verdict::kFits || (found == Verdict::kTight && !guessed);
   }
 

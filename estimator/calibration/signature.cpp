@@ -46,10 +46,25 @@ std::string text(const Mamba& block) {
 std::string text(const Mixer& block) {
   std::string out = fmt::format("mixer {} {} norms {} saved {}", block.matrix_parameters,
                                 block.other_parameters, block.norm_parameters, block.saved);
-  if (block.input > 0) out += fmt::format(" input {}", block.input);
-  if (const auto& net = block.delta)
-    out += fmt::format(" delta {}x{} {}x{} {}", net->key_heads, net->key_dim, net->value_heads,
-                       net->value_dim, net->convolution);
+  if (const auto* input = std::get_if<LayerInput>(&block.kind)) out += fmt::format(" input {}", input->width);
+  if (const auto* altup = std::get_if<AltUp>(&block.kind))
+    out += fmt::format(" versions {} rank {}", altup->versions, altup->rank);
+  if (const auto* net = std::get_if<DeltaNet>(&block.kind))
+    out += fmt::format(" delta {}x{} {}x{} {}{}", net->key_heads, net->key_dim, net->value_heads,
+                       net->value_dim, net->convolution, net->joined ? " joined" : "");
+  if (const auto* lightning = std::get_if<LightningAttention>(&block.kind))
+    out += fmt::format(" lightning {}x{} blocks {}", lightning->heads, lightning->head_dim, lightning->block);
+  if (const auto* short_one = std::get_if<ShortConvolution>(&block.kind))
+    out += fmt::format(" convolution {}{}", short_one->kernel, short_one->bias ? " bias" : "");
+  if (const auto* scan = std::get_if<SelectiveScan>(&block.kind))
+    out += fmt::format(" scan {} states {} rank {} convolution {} norms {}{}{}", scan->inner, scan->state,
+                       scan->rank, scan->convolution, static_cast<int>(scan->norms),
+                       scan->bias ? " bias" : "", scan->convolution_bias ? " convolution bias" : "");
+  if (const auto* space = std::get_if<StateSpace>(&block.kind))
+    out += fmt::format(" states {}x{} {} groups {} convolution {} chunk {}{}{}{}{}", space->heads,
+                       space->head_dim, space->state, space->groups, space->convolution, space->chunk,
+                       space->bias ? " bias" : "", space->output_bias ? " output bias" : "",
+                       space->convolution_bias ? " convolution bias" : "", space->normed ? " normed" : "");
   return out;
 }
 

@@ -140,7 +140,7 @@ std::vector<GenerationPhase> play_generation(const TrainingRun& run) {
     phase.name = "text encoding";
     phase.part_bytes = encoder_bytes(run, encoder);
     // What is made of 77 tokens by an encoder whose code is not known (CLIP's) is little.
-    if (encoder.code.known && can_play(encoder.model)) {
+    if (encoder.code.known && can_play(encoder.model, encoder.code)) {
       const PlayedStep played = play_encoder(run, encoder);
       phase.peak_bytes = played.peak_bytes;
       phase.at_peak = played.at_peak;

@@ -69,15 +69,43 @@ std::vector<std::string> usual_denoiser_targets(const Pipeline& pipeline) {
   return out;
 }
 
-void append_mixers(const TrainingRun& run, std::vector<std::string_view>& out) {
+using Names = std::vector<std::string_view>;
+
+void append_modules(const std::monostate&, Names&) {}
+void append_modules(const LayerInput&, Names& out) {
+  out.insert(out.end(), {"per_layer_model_projection", "per_layer_input_gate", "per_layer_projection"});
+}
+void append_modules(const AltUp&, Names& out) {
+  out.insert(out.end(), {"altup_projections", "altup_unembed_projections", "linear_left", "linear_right",
+                         "modality_router", "prediction_coefs", "correction_coefs"});
+}
+void append_modules(const DeltaNet& net, Names& out) {
+  if (net.joined)
+    out.insert(out.end(), {"in_proj_qkvz", "in_proj_ba", "out_proj"});
+  else
+    out.insert(out.end(), {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"});
+}
+void append_modules(const ShortConvolution&, Names& out) {
+  out.insert(out.end(), {"in_proj", "out_proj"});
+}
+void append_modules(const StateSpace&, Names& out) {
+  out.insert(out.end(), {"in_proj", "out_proj"});
+}
+
+void append_modules(const SelectiveScan&, Names& out) {
+  out.insert(out.end(), {"in_proj", "x_proj", "dt_proj", "out_proj"});
+}
+
+void append_modules(const LightningAttention&, Names& out) {
+  out.insert(out.end(), {"qkv_proj", "output_gate", "out_proj"});
+}
+
+void append_mixers(const TrainingRun& run, Names& out) {
   for (const Layer& layer : run.model.towers.back().layers) {
     for (const Block& block : layer) {
       const auto* mixer = std::get_if<Mixer>(&block);
       if (mixer == nullptr) continue;
-      if (mixer->delta)
-        out.insert(out.end(), {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"});
-      else if (mixer->input > 0)
-        out.insert(out.end(), {"per_layer_model_projection", "per_layer_input_gate", "per_layer_projection"});
+      std::visit([&](const auto& kind) { append_modules(kind, out); }, mixer->kind);
     }
   }
 }

@@ -124,8 +124,7 @@ constexpr CodeRow kExaone4Code{.type = "exaone4",
                                .window = 4096,
                                .window_pattern = 4,
                                .only_windowed = true};
-constexpr CodeRow kGlm4vCode =
-    changed("glm4v_text", kGlm4Code, [](CodeRow& row) { row.three_positions = true; });
+constexpr CodeRow kGlm4vCode = changed("glm4v_text", kGlm4Code, [](CodeRow& row) { row.unmasked = true; });
 constexpr CodeRow kDebertaCode = changed("deberta-v2", kBertCode, [](CodeRow& row) {
   row.sdpa = Sdpa::kNone;
   row.names = {.query = "query_proj",
@@ -155,7 +154,7 @@ constexpr CodeRow kGlm4MoeCode{.type = "glm4_moe",
 constexpr CodeRow kDeepseekCode{
     .type = "deepseek_v3", .rotation = RotationCode::kPairs, .router_in_fp32 = true, .weighs_in_fp32 = true};
 constexpr CodeRow kGlm4vMoeCode =
-    changed("glm4v_moe_text", kGlm4MoeCode, [](CodeRow& row) { row.three_positions = true; });
+    changed("glm4v_moe_text", kGlm4MoeCode, [](CodeRow& row) { row.unmasked = true; });
 constexpr CodeRow kYoutuCode = changed("youtu", kDeepseekCode, [](CodeRow& row) { row.since_five = true; });
 constexpr CodeRow kGptjCode{.type = "gptj",
                             .sdpa = Sdpa::kNone,
@@ -179,7 +178,7 @@ constexpr CodeRow kQwen35Code{.type = "qwen3_5_text",
                               .rotary = 0.25,
                               .copies_rotated = true,
                               .since_five = true,
-                              .three_positions = true};
+                              .unmasked = true};
 
 constexpr std::array kCodeRows = {
     CodeRow{.type = "llama"},
@@ -187,21 +186,68 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "ministral"},
     CodeRow{.type = "mixtral"},
     CodeRow{.type = "qwen2"},
-    CodeRow{.type = "qwen2_vl", .three_positions = true},
-    CodeRow{.type = "qwen2_vl_text", .three_positions = true},
-    CodeRow{.type = "qwen2_5_vl", .three_positions = true},
-    CodeRow{.type = "qwen2_5_vl_text", .three_positions = true},
+    CodeRow{.type = "qwen2_vl", .unmasked = true},
+    CodeRow{.type = "qwen2_vl_text", .unmasked = true},
+    CodeRow{.type = "qwen2_5_vl", .unmasked = true},
+    CodeRow{.type = "qwen2_5_vl_text", .unmasked = true},
     CodeRow{.type = "qwen2_moe", .repeats_keys = true},
     CodeRow{.type = "qwen3"},
-    CodeRow{.type = "qwen3_vl_text", .three_positions = true},
+    CodeRow{.type = "qwen3_vl_text", .unmasked = true},
     CodeRow{.type = "qwen3_moe"},
     kQwen35Code,
     code_named("qwen3_5_moe_text", kQwen35Code),
+    changed("qwen3_next", kQwen35Code,
+            [](CodeRow& row) {
+              row.since_five = row.unmasked = false;
+              row.caches_by_name = true;
+            }),
+    CodeRow{.type = "lfm2",
+            .caches_by_name = true,
+            .names = {.output = "out_proj", .gate = "w1", .up = "w3", .down = "w2"}},
+    CodeRow{.type = "llama4_text",
+            .rotation = RotationCode::kComplex,
+            .only_windowed = true,
+            .softmax_as_is = true},
+    CodeRow{.type = "xglm",
+            .sdpa = Sdpa::kNone,
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu",
+            .rotary = 0,
+            .dropout = 0.1,
+            .scales_embedding = true,
+            .unmasked = true,
+            .softmax_as_is = true,
+            .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}},
+    changed("albert", kBertCode,
+            [](CodeRow& row) {
+              row.checkpoints = Checkpoints::kRefused;
+              row.activation = "gelu_new";
+            }),
+    CodeRow{.type = "minimax", .residual = ResidualCode::kNormed},
+    CodeRow{.type = "mamba2", .never_caches = true},
+    CodeRow{.type = "mamba", .never_caches = true},
+    CodeRow{.type = "falcon_mamba", .never_caches = true},
+    CodeRow{
+        .type = "jamba", .rotary = 0, .caches_in_training = false, .repeats_keys = true, .unmasked = true},
+    CodeRow{.type = "bamba",
+            .rotary = 0.5,
+            .caches_in_training = false,
+            .copies_rotated = true,
+            .unmasked = true},
+    CodeRow{.type = "falcon_h1", .caches_in_training = false, .unmasked = true, .multiplied = true},
+    CodeRow{.type = "granitemoehybrid", .caches_in_training = false, .unmasked = true, .multiplied = true},
+    CodeRow{.type = "nemotron_h",
+            .norm = NormCode::kGemma,
+            .activation = "relu2",
+            .rotary = 0,
+            .since_five = true,
+            .router_in_fp32 = true,
+            .weighs_in_fp32 = true},
     CodeRow{.type = "smollm3"},
     CodeRow{.type = "granite"},
     CodeRow{.type = "ernie4_5"},
-    CodeRow{.type = "paddleocr_vl_text", .three_positions = true},
-    CodeRow{.type = "paddleocr_vl", .three_positions = true},
+    CodeRow{.type = "paddleocr_vl_text", .unmasked = true},
+    CodeRow{.type = "paddleocr_vl", .unmasked = true},
     CodeRow{.type = "seed_oss"},
     CodeRow{.type = "cwm", .since_five = true},
     CodeRow{.type = "arcee", .activation = "relu2"},
@@ -224,6 +270,13 @@ constexpr std::array kCodeRows = {
             .residual = ResidualCode::kBoth,
             .window = 4096,
             .window_pattern = 6,
+            .caches_in_training = false,
+            .scales_embedding = true},
+    CodeRow{.type = "gemma3n_text",
+            .norm = NormCode::kGemma3n,
+            .activation = "gelu_pytorch_tanh",
+            .window = 512,
+            .window_pattern = 5,
             .caches_in_training = false,
             .scales_embedding = true},
     CodeRow{.type = "gemma4_text",
@@ -279,11 +332,11 @@ constexpr std::array kCodeRows = {
               row.router_in_fp32 = row.weighs_in_fp32 = false;
             }),
     CodeRow{.type = "minimax_m2", .copies_rotated = true, .since_five = true, .weighs_in_fp32 = true},
-    CodeRow{.type = "granitemoe", .only_five = true},
+    CodeRow{.type = "granitemoe"},
     CodeRow{.type = "ministral3", .since_five = true, .scales_query = true},
     CodeRow{.type = "apertus", .activation = "xielu"},
     CodeRow{.type = "bitnet", .activation = "relu2", .norms_inside = true},
-    CodeRow{.type = "qwen3_vl_moe_text", .only_five = true, .three_positions = true},
+    CodeRow{.type = "qwen3_vl_moe_text", .only_five = true, .unmasked = true},
     CodeRow{.type = "flex_olmo", .norm = NormCode::kGemma, .residual = ResidualCode::kAfter},
     CodeRow{.type = "biogpt",
             .norm = NormCode::kLayerNorm,
@@ -454,7 +507,7 @@ constexpr std::array kCodeRows = {
 };
 
 // Types whose code is not written down.
-constexpr std::array kWithoutSdpa = {std::string_view("deberta"), std::string_view("xglm")};
+constexpr std::array kWithoutSdpa = {std::string_view("deberta")};
 constexpr std::array kWithoutSdpaBeforeFive = {std::string_view("chinese_clip_vision_model")};
 
 template <size_t kCount>
@@ -478,7 +531,7 @@ Sdpa sdpa_of(std::string_view type) {
 
 Checkpoints checkpoints_of(std::string_view type) {
   if (const CodeRow* row = find_code_row(type)) return row->checkpoints;
-  return type == "albert" ? Checkpoints::kRefused : Checkpoints::kHas;
+  return Checkpoints::kHas;
 }
 
 }  // namespace spillway::estimator

@@ -39,14 +39,18 @@ struct CodeRow {
   bool conv1d = false;             // matrices are kept transposed
   bool scales_embedding = false;
   RotationCode rotation = RotationCode::kHalves;
-  bool since_five = false;       // the type is in no older transformers
-  bool only_five = false;        // the code of transformers 4 is not written down
-  bool scales_query = false;     // as in ModelCode
-  bool router_in_fp32 = false;   // as in ModelCode
-  bool weighs_in_fp32 = false;   // experts' results are weighted and added up in fp32
-  bool caps = false;             // scores and logits are capped
-  bool only_windowed = false;    // layers without a window do not rotate
-  bool three_positions = false;  // positions have three dimensions, which say nothing of packed sequences
+  bool since_five = false;      // the type is in no older transformers
+  bool only_five = false;       // the code of transformers 4 is not written down
+  bool scales_query = false;    // as in ModelCode
+  bool router_in_fp32 = false;  // as in ModelCode
+  bool weighs_in_fp32 = false;  // experts' results are weighted and added up in fp32
+  bool caps = false;            // scores and logits are capped
+  bool only_windowed = false;   // layers without a window do not rotate
+  bool unmasked = false;        // transformers 4 makes no mask in case sequences are packed: positions have
+                                // three dimensions, or masks are the type's own
+  bool caches_by_name = false;  // as in ModelCode, before transformers 5
+  bool never_caches = false;    // not in training
+  bool multiplied = false;      // embeddings, blocks' results and logits are multiplied with numbers
   bool embedding_norm = false;
   bool masked_language_head = false;
   bool softmax_as_is = false;  // eager attention's, not in fp32

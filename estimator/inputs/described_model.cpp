@@ -41,6 +41,7 @@ class Describer {
       : values_(values), prefix_(prefix), notes_(notes), in_(values, prefix) {
     in_.set("layer", 0);
     in_.set("labels", label_count(values, prefix));
+    in_.set("four", values.text(prefix + "transformers_version", "").rfind("4.", 0) == 0 ? 1 : 0);
     model_.tied = false;
     model_.vocabulary_head = false;
   }
@@ -170,11 +171,41 @@ class Describer {
     if (line.kind == "experts") return experts(line);
     Mixer out{size(line, "matrix"), size(line, "other"), size(line, "norm"),
               size(line, "saved"),  size(line, "conv"),  size(line, "state")};
-    out.input = size(line, "input");
-    if (size(line, "value_heads") > 0)
-      out.delta = DeltaNet{size(line, "key_heads"), size(line, "value_heads"), size(line, "key_dim"),
-                           size(line, "value_dim"), size(line, "kernel")};
+    out.kind = mixer_kind(line);
     return out;
+  }
+
+  MixerKind mixer_kind(const BlockLine& line) {
+    const int64_t kernel = size(line, "kernel");
+    if (const int64_t width = size(line, "input"); width > 0) return LayerInput{width};
+    if (const int64_t versions = size(line, "versions"); versions > 0)
+      return AltUp{versions, size(line, "rank")};
+    if (const int64_t heads = size(line, "value_heads"); heads > 0)
+      return DeltaNet{size(line, "key_heads"), heads,  size(line, "key_dim"),
+                      size(line, "value_dim"), kernel, size(line, "joined") != 0};
+    if (const int64_t tokens = size(line, "block"); tokens > 0)
+      return LightningAttention{size(line, "heads"), size(line, "dim"), tokens};
+    if (const int64_t inner = size(line, "inner"); inner > 0)
+      return SelectiveScan{inner,
+                           size(line, "states"),
+                           size(line, "rank"),
+                           kernel,
+                           size(line, "bias") != 0,
+                           size(line, "conv_bias") != 0,
+                           static_cast<SelectiveScan::Norms>(std::clamp<int64_t>(size(line, "norms"), 0, 2))};
+    if (const int64_t heads = size(line, "heads"); heads > 0)
+      return StateSpace{heads,
+                        size(line, "dim"),
+                        size(line, "states"),
+                        std::max<int64_t>(1, size(line, "groups")),
+                        kernel,
+                        std::max<int64_t>(1, size(line, "chunk")),
+                        size(line, "bias") != 0,
+                        size(line, "out_bias") != 0,
+                        size(line, "conv_bias") != 0,
+                        size(line, "normed") != 0};
+    if (kernel > 0) return ShortConvolution{kernel, size(line, "bias") != 0};
+    return {};
   }
 
   Attention attention(const BlockLine& line) {

@@ -18,7 +18,7 @@ tied tie_word_embeddings:1
 tower decoder 2048
 norm h
 layers num_hidden_layers|n_layer
-mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(conv_kernel:4+use_conv_bias:1)+i*n+2*i+b*(2*i+h) norm=h saved=6*i+r+2*n conv=i*(conv_kernel:4-1) state=i*n
+mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(conv_kernel:4+use_conv_bias:1)+i*n+2*i+b*(2*i+h) norm=h saved=6*i+r+2*n conv=i*(conv_kernel:4-1) state=i*n inner=i states=n rank=r kernel=conv_kernel:4 bias=b conv_bias=use_conv_bias:1 norms=is(model_type,falcon_mamba)
 class ForCausalLM 0 vocabulary
 class Model 0
 passes expand
@@ -35,7 +35,7 @@ tied tie_word_embeddings:0
 tower decoder 2048
 norm h
 layers num_hidden_layers
-mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*num_heads+i+b*(wide+h) norm=h saved=5*i+s+num_heads conv=(i+s)*(conv_kernel:4-1) state=i*state_size:128
+mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*num_heads+i+b*(wide+h) norm=h saved=5*i+s+num_heads conv=(i+s)*(conv_kernel:4-1) state=i*state_size:128 heads=num_heads dim=i/num_heads states=state_size:128 groups=n_groups:8 kernel=conv_kernel:4 chunk=chunk_size:256 bias=b out_bias=b conv_bias=use_conv_bias:1 normed=1
 class ForCausalLM 0 vocabulary
 class Model 0
 passes head_dim time_step_rank
@@ -54,7 +54,7 @@ tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads norm=h if attends
-mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(mamba_d_conv:4+mamba_conv_bias:1)+i*n+2*i+r+2*n+mamba_proj_bias:0*(2*i+h) norm=h saved=6*i+r+2*n conv=i*(mamba_d_conv:4-1) state=i*n if 1-(attends)
+mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(mamba_d_conv:4+mamba_conv_bias:1)+i*n+2*i+r+2*n+mamba_proj_bias:0*(2*i+h) norm=h saved=6*i+r+2*n conv=i*(mamba_d_conv:4-1) state=i*n inner=i states=n rank=r kernel=mamba_d_conv:4 bias=mamba_proj_bias:0 conv_bias=mamba_conv_bias:1 norms=2 if 1-(attends)
 experts count=num_experts top=num_experts_per_tok ffn=intermediate_size norm=h if routes
 mlp ffn=intermediate_size gated=1 norm=h if 1-routes
 class ForCausalLM 0 vocabulary
@@ -85,7 +85,7 @@ tied tie_word_embeddings:0
 tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
-mixer matrix=h*wide+i*h other=(i+s)*(mamba_d_conv:4+mamba_conv_bias:1)+3*heads+inside+b*wide+out_b*h norm=h saved=5*i+s+heads conv=(i+s)*(mamba_d_conv:4-1) state=i*mamba_d_state:256 if mixes
+mixer matrix=h*wide+i*h other=(i+s)*(mamba_d_conv:4+mamba_conv_bias:1)+3*heads+inside+b*wide+out_b*h norm=h saved=5*i+s+heads conv=(i+s)*(mamba_d_conv:4-1) state=i*mamba_d_state:256 heads=heads dim=i/heads states=mamba_d_state:256 groups=mamba_n_groups:1 kernel=mamba_d_conv:4 chunk=mamba_chunk_size:256 bias=b out_bias=out_b conv_bias=mamba_conv_bias:1 normed=inside>0 if mixes
 attention heads=num_attention_heads kv=num_key_value_heads:num_attention_heads dim=head_dim:(h/num_attention_heads) bias=attention_bias:0 norm=if(parallel,0,h) if attends
 experts count=num_local_experts top=num_experts_per_tok ffn=intermediate_size shared=shared norm=h if experts_there
 mlp ffn=ffn gated=1 bias=if(routed,0,mlp_bias:0) norm=h if 1-experts_there
@@ -110,7 +110,7 @@ tower decoder max_position_embeddings:128000
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads dim=dims head_norms=2*dims norm=h if attends
-mixer matrix=h*3*h+h*h other=h*conv_L_cache:3+b*(h+3*h+h) norm=h saved=5*h conv=h*(conv_L_cache:3-1) if 1-attends
+mixer matrix=h*3*h+h*h other=h*conv_L_cache:3+b*(h+3*h+h) norm=h saved=5*h conv=h*(conv_L_cache:3-1) kernel=conv_L_cache:3 bias=b if 1-attends
 mlp ffn=ffn gated=1 norm=h
 class ForCausalLM 0 vocabulary
 class Model 0
@@ -126,19 +126,19 @@ let b mamba_proj_bias|use_bias:0
 let shared n_shared_experts:1*moe_shared_expert_intermediate_size
 hidden h
 vocabulary vocab_size
-tied tie_word_embeddings:0
+tied 0
 refuse 1-has(layers_block_type) hybrid_override_pattern
 refuse has(moe_latent_size) moe_latent_size
 tower decoder max_position_embeddings:4096
 norm h
 layers count(layers_block_type)
-mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(conv_kernel:4-1) state=i*ssm_state_size:128 if at(layers_block_type,linear_attention,mamba)
+mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(conv_kernel:4-1) state=i*ssm_state_size:128 heads=heads dim=mamba_head_dim states=ssm_state_size:128 groups=n_groups:8 kernel=conv_kernel:4 chunk=chunk_size:128 bias=b out_bias=b conv_bias=use_conv_bias:1 normed=1 if at(layers_block_type,linear_attention,mamba)
 attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim bias=attention_bias:0 norm=h if at(layers_block_type,full_attention,attention)
 experts count=n_routed_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared gated=0 norm=h if at(layers_block_type,moe)
 mlp ffn=intermediate_size bias=mlp_bias:0 norm=h if at(layers_block_type,mlp)
 class ForCausalLM 0 vocabulary
 class Model 0
-passes moe_shared_expert_overlap mtp_layers_block_type expand chunk_size num_hidden_layers intermediate_size mlp_bias n_routed_experts num_experts_per_tok moe_intermediate_size use_mamba_kernels num_attention_heads num_key_value_heads head_dim mamba_hidden_act n_shared_experts use_bias
+passes tie_word_embeddings moe_shared_expert_overlap mtp_layers_block_type expand chunk_size num_hidden_layers intermediate_size mlp_bias n_routed_experts num_experts_per_tok moe_intermediate_size use_mamba_kernels num_attention_heads num_key_value_heads head_dim mamba_hidden_act n_shared_experts use_bias
 )",
       R"(types qwen3_next qwen3_5_text qwen3_5_moe_text
 let h hidden_size
@@ -163,7 +163,7 @@ tower decoder max_position_embeddings:32768
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads dim=dims bias=attention_bias:0 head_norms=2*dims gated=1 norm=h if attends
-mixer matrix=h*(2*keys+2*vals+2*vh)+vals*h other=(2*keys+vals)*linear_conv_kernel_dim:4+2*vh+linear_value_head_dim norm=h saved=4*keys+5*vals+2*vh conv=(2*keys+vals)*(linear_conv_kernel_dim:4-1) state=vals*linear_key_head_dim key_heads=linear_num_key_heads value_heads=if(is(model_type,qwen3_next),0,vh) key_dim=linear_key_head_dim value_dim=linear_value_head_dim kernel=linear_conv_kernel_dim:4 if 1-attends
+mixer matrix=h*(2*keys+2*vals+2*vh)+vals*h other=(2*keys+vals)*linear_conv_kernel_dim:4+2*vh+linear_value_head_dim norm=h saved=4*keys+5*vals+2*vh conv=(2*keys+vals)*(linear_conv_kernel_dim:4-1) state=vals*linear_key_head_dim key_heads=linear_num_key_heads value_heads=vh joined=is(model_type,qwen3_next) key_dim=linear_key_head_dim value_dim=linear_value_head_dim kernel=linear_conv_kernel_dim:4 if 1-attends
 experts count=num_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared_expert_intermediate_size:0 shared_gate=1 norm=h if routes
 mlp ffn=intermediate_size gated=1 norm=h if 1-routes
 class ForCausalLM 0 vocabulary
@@ -204,7 +204,7 @@ tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads dim=dims norm=h if attends
-mixer matrix=h*3*p+p*h+h*p other=p norm=h saved=6*p state=p*dims if 1-attends
+mixer matrix=h*3*p+p*h+h*p other=p norm=h saved=6*p state=p*dims heads=num_attention_heads dim=dims block=block_size:256 if 1-attends
 experts count=num_local_experts top=num_experts_per_tok ffn=intermediate_size norm=h
 class ForCausalLM 0 vocabulary
 class ForSequenceClassification labels*h
@@ -280,7 +280,7 @@ let sees_all if(third,if(has(layer_types),at(layer_types,full_attention),(layer+
 let alike if(third,0,full*attention_k_eq_v:0)
 let dims if(has_section(per_layer_config),own(head_dim),if(full,global_head_dim:512,head_dim:256))
 let kv if(has_section(per_layer_config),own(num_key_value_heads),if(alike,num_global_key_value_heads:num_key_value_heads,num_key_value_heads))
-let shared layer>=num_hidden_layers-num_kv_shared_layers:0
+let shared (layer>=num_hidden_layers-num_kv_shared_layers:0)*(1-third*four)
 let p hidden_size_per_layer_input:256
 let all num_hidden_layers*p
 let ffn if(third,each(intermediate_size),intermediate_size*(1+(shared)*use_double_wide_mlp:0))
@@ -289,7 +289,6 @@ vocabulary vocab_size
 tied tie_word_embeddings:1
 refuse attention_bias:0 attention_bias
 refuse is(use_bidirectional_attention,all) use_bidirectional_attention
-warn (third)*(num_kv_shared_layers:0>0) num_kv_shared_layers: counted as transformers 5 does; before it these layers had keys and values of their own
 tower decoder max_position_embeddings:32768
 input p+if(third,2*(n-1)*h*h,0)
 sharded vocab_size_per_layer_input:262144*all*(p>0)+h*all
@@ -299,7 +298,7 @@ attention heads=num_attention_heads kv=kv dim=dims head_norms=(2-(shared))*dims 
 mlp ffn=ffn gated=1 norm=2*h
 experts count=num_experts top=top_k_experts ffn=moe_intermediate_size norm=4*h+num_experts if if(third,0,enable_moe_block:0)
 mixer matrix=2*h*p norm=h saved=2*p input=p if p>0
-mixer matrix=2*h*r+n*h other=2*h+n*n+n*n*n norm=h saved=r+n*h if third
+mixer matrix=2*h*r+n*h other=2*h+n*n+n*n*n norm=h saved=r+n*h versions=n rank=r if third
 class ForCausalLM 0 vocabulary
 class Model 0
 passes num_experts top_k_experts moe_intermediate_size altup_active_idx altup_coef_clip altup_correct_scale altup_lr_multiplier activation_sparsity_pattern layer_types use_double_wide_mlp global_head_dim num_global_key_value_heads use_bidirectional_attention

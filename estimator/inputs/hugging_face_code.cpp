@@ -82,7 +82,8 @@ void read_dropouts(CodeReader& in, const CodeRow& row, ModelCode& code) {
       {"embd_pdrop", "embed_dropout", "hidden_dropout_prob", "dropout_rate", "dropout"}, row.dropout, 1);
   if (row.type == "opt") code.embedding_dropout = 0;
   if (row.norm == NormCode::kT5) code.inner_dropout = code.hidden_dropout;
-  if (row.two_stacks || row.type == "biogpt") code.inner_dropout = in.number({"activation_dropout"}, 0, 1);
+  if (row.two_stacks || row.type == "biogpt" || row.type == "xglm")
+    code.inner_dropout = in.number({"activation_dropout"}, 0, 1);
 }
 
 void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelCode& code) {
@@ -117,9 +118,13 @@ bool is_old(CodeReader& in, const CodeRow* row) {
 
 void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   const bool old = is_old(in, &row);
+  const bool is_granite = row.type == "granitemoe" || row.type == "granitemoehybrid";
   code.reentrant = old;
-  code.experts = !old                        ? ExpertsCode::kGrouped
+  code.experts = row.type == "llama4_text"   ? ExpertsCode::kEvery
+                 : !old                      ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
+                 : is_granite                ? ExpertsCode::kParallel
+                 : row.type == "llama4_text" ? ExpertsCode::kEvery
                                              : ExpertsCode::kLoop;
   code.caches_latent = !old;
   code.repeats_wide = !old;
@@ -127,11 +132,13 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.repeats_keys = old && row.repeats_keys;
   if (old && code.rotation == RotationCode::kPairs) code.rotation = RotationCode::kPairsCopied;
   code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old) &&
-                    (!row.two_stacks || row.type == "whisper");
+                    (!row.two_stacks || row.type == "whisper") && !row.never_caches;
+  code.caches_by_name = old && row.caches_by_name;
+  code.unrolled_mixers = old;
   code.biased_attention = !old && row.norm == NormCode::kT5;
   // Falcon of transformers 5 makes its mask for biases by positions, which it may not have.
   code.always_masked = row.type == (old ? "modernbert" : "falcon");
-  code.masks_without_cache = old && row.norm != NormCode::kT5 && !row.three_positions && !row.two_stacks;
+  code.masks_without_cache = old && row.norm != NormCode::kT5 && !row.unmasked && !row.two_stacks;
 }
 
 // Older Falcons have their blocks one after the other, or biases by positions, whose code is not written
@@ -148,6 +155,50 @@ void read_gemma4(CodeReader& in, ModelCode& code) {
   code.caps_logits = in.has("final_logit_softcapping");
   code.rotates_by_tokens = code.norms_values = code.keeps_last_keys = true;
   code.experts_beside = code.layer_scalar = true;
+}
+
+// Blocks of state spaces and what stands around them.
+void read_mixers(CodeReader& in, const CodeRow& row, ModelCode& code) {
+  code.wide_residual = row.never_caches && in.flag("residual_in_fp32", true);
+  code.norms_groups = row.type == "nemotron_h" || row.type == "falcon_h1";
+  code.multiplies = code.mixes_beside = row.type == "falcon_h1";
+  code.gates_behind = row.type == "falcon_h1" && in.flag("mamba_norm_before_gate", true);
+  if (row.type == "granitemoehybrid" && in.text({"position_embedding_type"}, "") != "rope") code.rotary = 0;
+}
+
+// Each fourth layer sees all tokens and rotates none, the others a chunk of them (Llama4TextConfig).
+void read_llama4(CodeReader& in, const Model& model, ModelCode& code) {
+  code.window = static_cast<int64_t>(in.number({"attention_chunk_size"}, 8192, 1e12));
+  code.norms_rotated = in.flag("use_qk_norm", true);
+  code.scales_query = in.flag("attn_temperature_tuning", true);
+  const std::string listed = in.text({"no_rope_layers"}, "");
+  const auto interval = static_cast<size_t>(std::max(1.0, in.number({"no_rope_layer_interval"}, 4, 1e6)));
+  std::vector<bool> given;
+  for (const char each : listed) {
+    if (each == '0' || each == '1') given.push_back(each == '1');
+  }
+  const size_t layers = model.towers.back().layers.size();
+  for (size_t i = 0; i < layers; ++i)
+    code.windowed.push_back(given.size() == layers ? given[i] : (i + 1) % interval != 0);
+}
+
+// Gemma3nTextModel and its layers: of more than ten the first ten keep their largest activations alone where
+// the file does not say which do.
+void read_gemma3n(CodeReader& in, const Model& model, bool old, ModelCode& code) {
+  code.caps_logits = !in.is_null("final_logit_softcapping");
+  code.rotates_by_tokens = code.norms_values = true;
+  code.keeps_last_keys = !old;
+  const size_t layers = model.towers.back().layers.size();
+  const std::string listed = in.text({"activation_sparsity_pattern"}, "");
+  for (const char* at = listed.c_str(); *at != '\0' && code.sparse.size() < layers; ++at) {
+    char* end = nullptr;
+    const double share = std::strtod(at, &end);
+    if (end == at) continue;
+    code.sparse.push_back(share > 0);
+    at = end - 1;
+  }
+  for (size_t i = code.sparse.size(); i < layers; ++i)
+    code.sparse.push_back(listed.empty() && layers > 10 && i < 10);
 }
 
 // What a row says as it stands.
@@ -177,6 +228,8 @@ void copy_row(const CodeRow& row, ModelCode& code) {
   code.masked_language_head = row.masked_language_head;
   code.loss_in_fp32 =
       !row.two_stacks && (!row.encoder || row.type == "modernbert") && row.norm != NormCode::kT5;
+  code.bounds_scores = row.type == "xglm";
+  code.shares_layers = row.type == "albert";
   code.sinks = code.rotates_halves = code.clamps_gates = row.type == "gpt_oss";
 }
 
@@ -205,15 +258,32 @@ void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, Model
   if (row.type == "minimax_m2" && in.has("rotary_dim")) code.rotary = rotated_share(in, model);
   if (row.type == "deberta-v2") read_relative_attention(in, code);
   if (row.type == "falcon") read_falcon(in, code);
-  code.scales_embedding =
-      row.scales_embedding || (row.two_stacks && in.flag("scale_embedding", row.type == "m2m_100"));
+  code.scales_embedding = row.scales_embedding || row.multiplied ||
+                          (row.two_stacks && in.flag("scale_embedding", row.type == "m2m_100"));
   code.caps_logits = row.caps && !in.is_null("final_logit_softcapping");
   if (row.type == "gemma4_text") read_gemma4(in, code);
+  read_mixers(in, row, code);
   code.caps_scores = row.caps && !in.is_null("attn_logit_softcapping");
   const bool hears = row.type == "whisper";
   if (hears) code.sound_channels = static_cast<int64_t>(in.number({"num_mel_bins"}, 80, 1e6));
-  code.scales_logits = row.norm == NormCode::kCohere;
+  code.scales_logits = row.norm == NormCode::kCohere || row.multiplied;
+  code.scales_blocks = row.multiplied;
   code.adds_to_logits = row.two_stacks && !hears && row.type != "m2m_100";
+}
+
+// Elements of tables that are no weights: XGLM's sines by position, MiniMax's decays.
+double kept_tables(CodeReader& in, const CodeRow& row, const Model& model) {
+  if (row.type == "xglm")
+    return (in.number({"max_position_embeddings"}, 2048, 1e9) + 2) * static_cast<double>(model.hidden);
+  double out = 0;
+  for (const Layer& layer : model.towers.back().layers) {
+    const auto* mixer = std::get_if<Mixer>(&layer.front());
+    const auto* lightning = mixer == nullptr ? nullptr : std::get_if<LightningAttention>(&mixer->kind);
+    if (lightning == nullptr) continue;
+    const auto block = static_cast<double>(lightning->block);
+    out += static_cast<double>(lightning->heads) * (block * (block + 2) + 1);
+  }
+  return out;
 }
 
 // A number, or height and width.
@@ -245,8 +315,11 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   read_own_keys(in, *row, model, code);
   read_dropouts(in, *row, code);
   read_windows(in, *row, model, code);
+  if (row->type == "llama4_text") read_llama4(in, model, code);
+  if (row->type == "gemma3n_text") read_gemma3n(in, model, old, code);
   read_version(in, *row, code);
   if (row->norm == NormCode::kLayerNorm && in.has("patch_size")) code.sample_elements = image_elements(in);
+  code.buffer_elements = kept_tables(in, *row, model);
   // A mask of truth values for each layer: modeling_gpt2.py of 4.57, and GPT-Neo's (register_buffer).
   if ((code.reentrant && row->conv1d) || row->type == "gpt_neo")
     code.buffers_bytes = static_cast<double>(model.positions) * static_cast<double>(model.positions) *

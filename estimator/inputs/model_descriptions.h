@@ -15,9 +15,13 @@
 //     experts   count= top= ffn= shared= gated= bias= router_bias= shared_gate= norm=
 //     mixer     matrix= other= norm= saved= conv= state= input=
 //               (elements: `saved` for each token, `conv` and `state` for each sequence of generated text)
-//               (delta net: key_heads= value_heads= key_dim= value_dim= kernel=)
+//               (Gemma 3n: versions= rank=; state space: heads= dim= states= groups= kernel= chunk= bias=
+//               out_bias= conv_bias= normed=; the first Mamba: inner= states= rank= kernel= bias= conv_bias=
+//               norms=; short convolution: kernel= bias=; MiniMax: heads= dim= block=)
+//               (delta net: key_heads= value_heads= key_dim= value_dim= kernel= joined=)
 //   class ENDING PARAMETERS [vocabulary]      the head of classes that end so; the first is the usual one
 //   refuse EXPRESSION KEY        where the expression is true the key is not modelled
+//   (in expressions: layer, its number; labels, of a classifier; four, transformers 4 has written the file)
 //   warn EXPRESSION TEXT         what is said where the expression is true
 //   passes KEY...                keys that change nothing here
 //

@@ -23,8 +23,9 @@ std::string not_played(const TrainingRun& run) {
     return "this train.recompute";
   if (training.recompute_layers > 1) return "several layers recomputed together";
   if (training.cross_entropy != CrossEntropy::kEager) return "this train.loss";
+  if (training.mixer_kernels && has_mixer(run.model)) return "the kernels of train.linear_attention";
   if (training.step_in_backward) return "train.optimizer_step 'in-backward'";
-  return can_play(run.model) ? "" : "this type of model";
+  return can_play(run.model, run.code) ? "" : "this type of model";
 }
 
 void check_checkpoints(KeyValues& values, TrainingRun& run) {
@@ -54,15 +55,19 @@ void check_attention(KeyValues& values, TrainingRun& run, bool is_played) {
 
 // Kernels that are not transformers' own keep less.
 void warn_of_kernels(TrainingRun& run) {
-  if (!has_delta_net(run.model)) return;
+  if (!has_mixer(run.model)) return;
   run.notes.warnings.push_back(
-      "linear attention is counted as PyTorch's own operators keep it; the kernels of flash-linear-attention "
-      "and causal-conv1d keep less where they are installed, and were not compared");
+      "linear attention, state spaces and convolutions are counted as PyTorch's own operators keep them; "
+      "where "
+      "kernels are installed (flash-linear-attention, mamba-ssm, causal-conv1d) far less is kept, which "
+      "train.linear_attention = kernels counts as lean code does");
 }
 
 }  // namespace
 
 void read_transformers(KeyValues& values, TrainingRun& run) {
+  run.training.mixer_kernels =
+      values.choice("train.linear_attention", "torch", {"torch", "kernels"}) == "kernels";
   if (run.framework != Framework::kTransformers) return;
   run.code = read_code(values, "model.", run.model);
   const Tower& first = run.model.towers.front();

@@ -34,7 +34,7 @@ bool Layers::is_windowed(size_t index) const {
 
 bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second) const {
   return layers[first] == layers[second] && is_masked(first) == is_masked(second) &&
-         is_kept(first) == is_kept(second) &&
+         is_kept(first) == is_kept(second) && is_sparse(first) == is_sparse(second) &&
          (!code_.rotates_windowed || is_windowed(first) == is_windowed(second));
 }
 
@@ -171,23 +171,33 @@ Tensor Layers::attend(const Attention& block, Heads heads) {
 
 Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
   Heads heads = heads_of(block, x);
+  if (code_.multiplies) heads.key = op_.scale(op_.view_of_transposed(heads.key));
   const bool rotates = !code_.rotates_windowed || code_.window <= 0 || is_windowed(index_);
   if (code_.rotary > 0 && rotates && !block.cross) {
     const auto turned = [&](const Tensor& of) {
+      if (code_.rotation == RotationCode::kComplex) return rotated_pairs(of);
       return rotated(code_.rotates_by_tokens ? of : op_.view_of_transposed(of));
     };
     heads.query = turned(heads.query);
     if (!block.shares_keys) heads.key = turned(heads.key);
-    if (code_.scales_query) heads.query = op_.scale(heads.query);
+    if (code_.scales_query && !code_.rotates_windowed) heads.query = op_.scale(heads.query);
     heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
   }
+  if (code_.norms_rotated && rotates) {
+    heads.query = norm_without_weights(heads.query, static_cast<double>(block.head_dim));
+    heads.key = norm_without_weights(heads.key, static_cast<double>(block.head_dim));
+  }
+  if (code_.rotates_windowed && code_.scales_query && !rotates)
+    heads.query = op_.cast(op_.scale(heads.query, 4), heads.query.element);
   Heads& shared = shared_[block.sees_all ? 1 : 0];
   if (block.shares_keys) {
     heads.key = shared.key;
     heads.value = shared.value;
     return heads;
   }
-  if (caches()) {
+  if (caches() && code_.caches_by_name) {
+    cache_.insert(cache_.end(), {heads.key.data, heads.value.data});
+  } else if (caches()) {
     const double element = std::max(heads.key.element, heads.value.element);
     heads.key = cached(op_.view_of_transposed(heads.key), element);
     heads.value = cached(op_.view_of_transposed(heads.value), element);
@@ -268,6 +278,18 @@ Tensor Layers::by_relative_position(const Heads& heads, double scores) {
   return sum;
 }
 
+// torch.max with a number: where both are equal each gets half of the gradient (maximum_backward).
+Tensor Layers::bounded(const Tensor& x) const {
+  Tape::Recorder recorder(tape_, {x.edge});
+  recorder.save(x.data);
+  Tensor out = tape_.make(x.elements, x.element);
+  out.edge = recorder.finish([bytes = x.bytes(), elements = x.elements](Backward& run) {
+    const Share equal = run.make(elements), half = run.make(bytes);
+    run.give(0, run.make(bytes));
+  });
+  return out;
+}
+
 // _scaled_dot_product_attention_math, and the models' own eager_attention_forward.
 Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath path) {
   const auto count = static_cast<double>(block.heads);
@@ -292,6 +314,7 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
   } else {
     // Products over four dimensions copy factors whose heads are not next to each other.
     const bool copies = (batch_ > 1 || code_.copies_heads) && !code_.eager_attention;
+    if (code_.bounds_scores) heads.query = op_.scale(heads.query);
     if (code_.scores_in_fp32 && !op_.autocast()) {
       heads.query = op_.cast(heads.query, 4);
       heads.key = op_.cast(heads.key, 4);
@@ -307,11 +330,12 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
     } else {
       if (code_.relative_terms > 0)
         probabilities = op_.add(probabilities, by_relative_position(heads, scores));
-      else
+      else if (!code_.bounds_scores)
         probabilities = op_.scale(probabilities);
       if (code_.caps_scores) probabilities = op_.scale(op_.activation_of_result(op_.scale(probabilities)));
       // The mask, or what takes its place.
       if (!code_.bidirectional || !code_.softmax_in_fp32) probabilities = op_.scale(probabilities);
+      if (code_.bounds_scores) probabilities = bounded(probabilities);
       if (code_.sinks) {
         // They are as wide as weights are, and the maximum of all is taken off.
         if (op_.autocast()) probabilities = op_.cast(probabilities, 4);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "estimator/tape/layers.h"
+#include "estimator/tape/mixer_operators.h"
 
 namespace spillway::estimator {
 namespace {
@@ -39,6 +40,8 @@ Tensor Layers::routing_weights(const Experts& block, const Tensor& x) {
   Matrix router = matrix(hidden_, count, block.router_bias);
   if (code_.router_in_fp32) router.weight = op_.cast(router.weight, 4);
   const Tensor logits = op_.linear(code_.router_in_fp32 ? op_.cast(x, 4) : x, router);
+  if (code_.experts == ExpertsCode::kParallel)
+    return op_.cast(op_.softmax(picked(op_, op_.cast(logits, 4), chosen), 4), x.element);
   const Tensor probabilities = op_.softmax(logits, 4);
   Tensor weights = picked(op_, probabilities, chosen);
   // topk's indices, in eight bytes each.
@@ -65,10 +68,22 @@ Tensor Layers::beside_dense(const Experts& block, const Tensor& dense, const Ten
 }
 
 Tensor Layers::routed(const Experts& block, const Tensor& x) {
+  if (code_.experts == ExpertsCode::kEvery) return every_expert(block, x);
   const Tensor weights = routing_weights(block, x);
-  Tensor out = code_.experts == ExpertsCode::kLoop     ? looped_experts(block, x, weights)
-               : code_.experts == ExpertsCode::kSorted ? sorted_experts(block, x, weights)
-                                                       : grouped_experts(block, x, weights);
+  Tensor out;
+  switch (code_.experts) {
+    case ExpertsCode::kLoop:
+      out = looped_experts(block, x, weights);
+      break;
+    case ExpertsCode::kSorted:
+      out = sorted_experts(block, x, weights);
+      break;
+    case ExpertsCode::kParallel:
+      out = parallel_experts(block, x, weights);
+      break;
+    default:
+      out = grouped_experts(block, x, weights);
+  }
   if (block.shared_ffn == 0) return out;
   Tensor shared = feed_forward({block.shared_ffn, block.gated, block.bias, 0}, x);
   if (block.shared_gate) {
@@ -126,6 +141,48 @@ Tensor Layers::sorted_experts(const Experts& block, const Tensor& x, const Tenso
   // gradient.
   all = op_.cast(picked(op_, all, all.elements), 4);
   return op_.cast(op_.sum_of_rows(op_.multiply(op_.copy(all), weights), x.elements), x.element);
+}
+
+// Llama4TextMoe: a copy of all tokens for each expert, times its score, which is 0 where it was not chosen.
+Tensor Layers::every_expert(const Experts& block, const Tensor& x) {
+  const auto count = static_cast<double>(block.count), ffn = static_cast<double>(block.ffn);
+  const Tensor logits = op_.linear(x, matrix(hidden_, count, false));
+  const Tensor scores = op_.cast(op_.activation_of_result(op_.cast(logits, 4)), logits.element);
+  const auto product = [&](const Tensor& in, double from, double to) {
+    Matrix all{tape_.weight(count * from * to, weight_element_, trained_), {}, from, to};
+    all.transposed = false;
+    return op_.linear(in, all);
+  };
+  const Tensor in = op_.multiply(repeated_heads(op_, x, count), scores);
+  const double wide = tokens_ * count * ffn;
+  const std::vector<Tensor> halves = op_.split(product(in, hidden_, 2 * ffn), {wide, wide});
+  const Tensor out = product(op_.multiply(halves[1], activated(halves[0])), ffn, hidden_);
+  Tensor shared = feed_forward({block.shared_ffn, block.gated, block.bias, 0}, x);
+  return op_.add_in_place(std::move(shared), op_.sum_of_rows(out, x.elements));
+}
+
+// GraniteMoeParallelExperts of transformers 4: a product for each expert with a part of one tensor, whose
+// gradients are as large as all of it.
+Tensor Layers::parallel_experts(const Experts& block, const Tensor& x, const Tensor& weights) {
+  const auto ffn = static_cast<double>(block.ffn), count = static_cast<double>(block.count);
+  const double rows = weights.elements;
+  const Tensor order = tape_.make(2 * rows, 8);
+  const auto product = [&](const Tensor& in, double from, double to) {
+    const Tensor all = tape_.weight(count * from * to, weight_element_, trained_);
+    const std::vector<Tensor> parts =
+        op_.split(in, std::vector<double>(static_cast<size_t>(block.count), in.elements / count));
+    std::vector<Tensor> out;
+    for (const Tensor& part : parts)
+      out.push_back(op_.linear(part, {op_.slice(all, from * to), {}, from, to}));
+    return op_.concatenate(out);
+  };
+  Tensor out = product(picked(op_, x, rows * hidden_), hidden_, 2 * ffn);
+  const std::vector<Tensor> halves = op_.split(out, {rows * ffn, rows * ffn});
+  out = op_.multiply(activated(halves[0]), halves[1]);
+  out = op_.multiply(product(out, ffn, hidden_), picked(op_, weights, rows));
+  Tensor sum = tape_.make(x.elements, out.element);
+  add_rows(op_, sum, out);
+  return op_.cast(sum, x.element);
 }
 
 Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights) {

@@ -93,7 +93,7 @@ Tensor Layers::norm(const Tensor& x, double width) {
   if (code_.norm == NormCode::kCohere) return centred_norm(x, weight, rows);
   // T5 multiplies what came in.
   Tensor out = rms_normalised(x, rows, code_.norm == NormCode::kT5);
-  if (code_.norm == NormCode::kGemma || code_.norm == NormCode::kGemma4)
+  if (code_.norm == NormCode::kGemma || code_.norm == NormCode::kGemma3n || code_.norm == NormCode::kGemma4)
     return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
   if (code_.norm == NormCode::kLlama || weight_element_ < 4) out = op_.cast(out, std::min(x.element, 4.0));
   return op_.multiply_by_weight(out, weight);
@@ -103,13 +103,16 @@ Tensor Layers::norm(const Tensor& x, double width) {
 Tensor Layers::rms_normalised(const Tensor& x, double rows, bool as_it_came) const {
   const Tensor whole = op_.cast(x, 4);
   const Tensor shifted = op_.scale(op_.mean(op_.power(whole), rows));
+  if (code_.norm == NormCode::kGemma3n) return op_.divide(whole, op_.activation_of_result(shifted));
   const Tensor inverse =
       code_.norm == NormCode::kGemma4 ? op_.power(shifted) : op_.activation_of_result(shifted);
   return op_.multiply(as_it_came ? x : whole, inverse);
 }
 
 Tensor Layers::norm_without_weights(const Tensor& x, double width) const {
-  return op_.cast(rms_normalised(x, x.elements / width, false), x.element);
+  Tensor out = rms_normalised(x, x.elements / width, false);
+  if (code_.norm == NormCode::kGemma3n) out = op_.scale(out);  // by a weight that is one
+  return op_.cast(out, x.element);
 }
 
 // CohereLayerNorm: the mean is taken off twice.
@@ -136,7 +139,12 @@ Tensor Layers::block(const Block& block, const Tensor& x) {
   }
   if (const auto* mixer = std::get_if<Mixer>(&block)) {
     tape_.set_purpose(Purpose::kAttention);
-    return delta_net(*mixer->delta, x);
+    if (const auto* net = std::get_if<DeltaNet>(&mixer->kind)) return delta_net(*net, x);
+    if (const auto* space = std::get_if<StateSpace>(&mixer->kind)) return state_space(*space, x);
+    if (const auto* scan = std::get_if<SelectiveScan>(&mixer->kind)) return selective_scan(*scan, x);
+    if (const auto* lightning = std::get_if<LightningAttention>(&mixer->kind))
+      return lightning_attention(*lightning, x);
+    return short_convolution(std::get<ShortConvolution>(mixer->kind), x);
   }
   tape_.set_purpose(Purpose::kExperts);
   return routed(std::get<Experts>(block), x);
@@ -151,6 +159,7 @@ const Experts* experts_of(const Layer& layer) {
 
 Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
   index_ = index;
+  if (const AltUp* altup = altup_of(layer)) return altup_layer(*altup, layer, x);
   Tensor out = x;
   if (code_.residual == ResidualCode::kParallel) {
     tape_.set_purpose(Purpose::kNorms);
@@ -165,33 +174,54 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
     tape_.set_purpose(Purpose::kNorms);
     return op_.add(op_.add(second, first), x);
   }
+  if (code_.mixes_beside) out = mixed_beside(layer, out);
   const Experts* beside = code_.experts_beside ? experts_of(layer) : nullptr;
   for (const Block& each : layer) {
     tape_.set_purpose(Purpose::kNorms);
-    if (const auto* mixer = std::get_if<Mixer>(&each); mixer != nullptr && !mixer->delta) {
-      out = with_layer_input(static_cast<double>(mixer->input), out);
+    const auto* mixer = std::get_if<Mixer>(&each);
+    if (code_.mixes_beside && !std::holds_alternative<Mlp>(each)) continue;
+    if (const auto* input = mixer == nullptr ? nullptr : std::get_if<LayerInput>(&mixer->kind)) {
+      out = with_layer_input(static_cast<double>(input->width), out);
       continue;
     }
     if (beside != nullptr && std::holds_alternative<Experts>(each)) continue;  // added to the dense block
-    const Tensor residual = out;
+    if (code_.residual == ResidualCode::kNormed) {
+      const Tensor normed = norm(out, hidden_);
+      out = block(each, normed);
+      tape_.set_purpose(Purpose::kNorms);
+      out = op_.add(op_.scale(normed), op_.scale(out));
+      continue;
+    }
+    const Tensor residual = code_.wide_residual ? op_.cast(out, 4) : out;
     const bool normed_before =
         code_.residual == ResidualCode::kBefore || code_.residual == ResidualCode::kBoth;
     if (normed_before) {
       const Tape::AlsoHeld held(tape_, std::holds_alternative<Attention>(each) ? graph_holder() : nullptr);
-      out = norm(out, hidden_);
+      out = norm(code_.wide_residual ? op_.cast(out, weight_element_) : out, hidden_);
     }
     out = block(each, out);
     if (beside != nullptr && std::holds_alternative<Mlp>(each)) out = beside_dense(*beside, out, residual);
     tape_.set_purpose(Purpose::kNorms);
     if (code_.layer_scale)
       out = op_.multiply_by_weight(out, tape_.weight(hidden_, weight_element_, trained_));
-    out = dropped(out, code_.hidden_dropout);
+    if (!code_.shares_layers || !std::holds_alternative<Mlp>(each)) out = dropped(out, code_.hidden_dropout);
+    if (code_.scales_blocks) out = op_.scale(out);
     if (code_.residual == ResidualCode::kBoth || code_.residual == ResidualCode::kAfter)
       out = norm(out, hidden_);
     out = op_.add(residual, out);
     if (code_.residual == ResidualCode::kBehind) out = norm(out, hidden_);
   }
   return code_.layer_scalar ? op_.in_place(out) : out;
+}
+
+// FalconH1DecoderLayer: a state space and attention read one norm's output.
+Tensor Layers::mixed_beside(const Layer& layer, const Tensor& x) {
+  tape_.set_purpose(Purpose::kNorms);
+  const Tensor normed = norm(x, hidden_);
+  const Tensor mixed = op_.scale(block(layer[0], normed));
+  const Tensor attended = op_.scale(block(layer[1], op_.scale(normed)));
+  tape_.set_purpose(Purpose::kNorms);
+  return op_.add(x, op_.add(mixed, attended));
 }
 
 // The tail of Gemma4TextDecoderLayer.
@@ -217,7 +247,13 @@ Tensor Layers::feed_forward(const Mlp& block, const Tensor& x) {
     out = op_.multiply(parts[1], activated(parts[0]));
     return projected(out, names.down, ffn, hidden_, block.bias);
   }
+  if (code_.multiplies) {  // FalconH1MLP
+    const Tensor up = projected(x, names.up, hidden_, ffn, block.bias);
+    out = op_.multiply(up, activated(op_.scale(projected(x, names.gate, hidden_, ffn, block.bias))));
+    return op_.scale(projected(out, names.down, ffn, hidden_, block.bias));
+  }
   out = projected(x, block.gated ? names.gate : names.up, hidden_, ffn, block.bias);
+  if (is_sparse(index_)) out = largest(out);
   out = activated(out);
   if (block.gated) out = op_.multiply(out, projected(x, names.up, hidden_, ffn, block.bias));
   out = dropped(out, code_.inner_dropout);

@@ -18,6 +18,9 @@ enum class AttentionPath {
   kEager,      // the model's own
 };
 
+// Null where a layer has one hidden state.
+const AltUp* altup_of(const Layer& layer);
+
 class Layers {
  public:
   Layers(const TrainingRun& run, const Tower& tower, const ModelCode& code, const Operators& operators);
@@ -25,6 +28,10 @@ class Layers {
   // `index`: of the layer, which says whether attention has a window.
   Tensor layer(const Layer& layer, size_t index, const Tensor& x);
   Tensor norm(const Tensor& x, double width);
+  // Gemma 3n's versions of the hidden state, one after the other in a tensor: made of embeddings, and put
+  // together behind the layers.
+  Tensor altup_inputs(const AltUp& altup, const Tensor& embedded);
+  Tensor altup_output(const AltUp& altup, const Tensor& all);
   Tensor dropped(const Tensor& x, double share) const;
   Tensor activated(const Tensor& x) const;
   Tensor xielu(const Tensor& x) const;
@@ -76,6 +83,14 @@ class Layers {
   };
 
   Tensor block(const Block& block, const Tensor& x);
+  Tensor altup_layer(const AltUp& altup, const Layer& layer, const Tensor& all);
+  Tensor altup_prediction(const AltUp& altup, const Tensor& all);
+  Tensor altup_correction(const AltUp& altup, const Tensor& predictions, const Tensor& activated);
+  Tensor altup_routing(const AltUp& altup, const Tensor& x);
+  Tensor with_magnitude(const Tensor& x, const Tensor& magnitude) const;
+  bool is_sparse(size_t index) const { return index < code_.sparse.size() && code_.sparse[index]; }
+  Tensor largest(const Tensor& x) const;
+  Tensor mixed_beside(const Layer& layer, const Tensor& x);
   Tensor rms_normalised(const Tensor& x, double rows, bool as_it_came) const;
   // Of types whose norms divide by the root mean square.
   Tensor norm_without_weights(const Tensor& x, double width) const;
@@ -108,6 +123,7 @@ class Layers {
   AttentionCall call(const Attention& block) const;
   Tensor efficient(const Attention& block, const Heads& heads);
   Tensor materialised(const Attention& block, Heads heads, AttentionPath path);
+  Tensor bounded(const Tensor& x) const;
   Tensor by_relative_position(const Heads& heads, double scores);
   Tensor repeated(const Tensor& x, const Attention& block);
   Tensor feed_forward(const Mlp& block, const Tensor& x);
@@ -115,12 +131,41 @@ class Layers {
   Tensor beside_dense(const Experts& block, const Tensor& dense, const Tensor& x);
   Tensor with_layer_input(double width, const Tensor& x);
   Tensor delta_net(const DeltaNet& net, const Tensor& x);
+  // What goes into the convolution, the gate, what makes beta and the decay, and all of it where that is one.
+  struct DeltaInputs {
+    Tensor mixed, gate, beta, decay, whole;
+  };
+  DeltaInputs delta_projections(const DeltaNet& net, const Tensor& x);
+  // What chunks of tokens are computed of, all heads and samples together.
+  struct DeltaChunks {
+    Tensor query, key, value, v_beta, k_beta, cum_decay;
+    double rows = 0;         // tokens of all heads
+    double heads = 0;        // of all samples
+    bool by_tokens = false;  // as they lie in memory, so that products copy them
+  };
+  Tensor delta_chunks(DeltaChunks of);
+  Tensor delta_chunks_by_rows(DeltaChunks of);
+  Tensor delta_product(const Tensor& one, const Tensor& other, double elements) const;
+  Tensor without_past(const Tensor& x) const;
+  Tensor convolved(const Tensor& given, double kernel, bool bias);
+  Tensor short_convolution(const ShortConvolution& block, const Tensor& x);
+  Tensor state_space(const StateSpace& space, const Tensor& given);
+  Tensor chunk_scan(const StateSpace& space, const std::vector<Tensor>& parts, const Tensor& step,
+                    std::vector<Tensor>& named);
+  Tensor lightning_attention(const LightningAttention& lightning, const Tensor& x);
+  Tensor selective_scan(const SelectiveScan& scan, const Tensor& given);
+  std::vector<Tensor> normed_inputs(const SelectiveScan& scan, std::vector<Tensor> made);
+  Tensor scanned(const SelectiveScan& scan, const Tensor& x, const Tensor& step,
+                 const std::vector<Tensor>& made);
+  Tensor gated_state(const StateSpace& space, const Tensor& x, const Tensor& gate);
   Tensor delta_rule(const DeltaNet& net, const Heads& heads, const Tensor& beta, const Tensor& decay);
   Tensor gated_head_norm(const Tensor& x, const Tensor& gate, double width);
   Tensor routed(const Experts& block, const Tensor& x);
   Tensor routing_weights(const Experts& block, const Tensor& x);
   Tensor looped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
   Tensor sorted_experts(const Experts& block, const Tensor& x, const Tensor& weights);
+  Tensor every_expert(const Experts& block, const Tensor& x);
+  Tensor parallel_experts(const Experts& block, const Tensor& x, const Tensor& weights);
   Tensor grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
 
   const TrainingRun& run_;

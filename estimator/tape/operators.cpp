@@ -177,6 +177,28 @@ Tensor Operators::multiply(const Tensor& a, const Tensor& b) const {
   return out;
 }
 
+// div_tensor_self_backward and div_tensor_other_backward: -grad * ((self / other) / other).
+Tensor Operators::divide(const Tensor& a, const Tensor& b) const {
+  Recorder recorder(tape_, {a.edge, b.edge});
+  recorder.save(a.data);
+  recorder.save(b.data);
+  Tensor out = tape_.make(a.elements, a.element);
+  const Tensor of_b = {{}, b.elements, b.element, {}};
+  out.edge = recorder.finish([whole = out.bytes(), elements = a.elements, of_b](Backward& run) {
+    run.give(0, run.make(whole));
+    Share part = run.make(whole);
+    Share quotient = run.make(whole);
+    part = run.make(whole);  // the gradient with its sign turned
+    Share product = run.make(whole);
+    part.reset();
+    quotient.reset();
+    if (of_b.elements < elements)
+      product = summed(run, elements / of_b.elements, of_b.elements, of_b.element);
+    run.give(1, std::move(product));
+  });
+  return out;
+}
+
 Tensor Operators::product(const Tensor& a, const Tensor& b, double elements) const {
   Recorder recorder(tape_, {a.edge, b.edge});
   if (b.needs_gradient()) recorder.save(a.data);

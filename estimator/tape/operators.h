@@ -42,6 +42,8 @@ class Operators {
   // a += b, into a's storage.
   Tensor add_in_place(Tensor a, const Tensor& b) const;
   Tensor multiply(const Tensor& a, const Tensor& b) const;
+  // a / b, both of which keep both.
+  Tensor divide(const Tensor& a, const Tensor& b) const;
   // A batched product of matrices, as they are: the caller casts.
   Tensor product(const Tensor& a, const Tensor& b, double elements) const;
   // With a number, or a tensor that needs no gradient and is held elsewhere.

@@ -15,7 +15,7 @@ const Attention* first_attention(const Tower& tower) {
 }
 
 bool is_played(const Mixer* mixer) {
-  return mixer != nullptr && (mixer->delta || mixer->input > 0);
+  return mixer != nullptr && !std::holds_alternative<std::monostate>(mixer->kind);
 }
 
 class StepPlayer {
@@ -75,11 +75,14 @@ class StepPlayer {
       x.edge = tape_.leaf(x.elements, x.element).edge;
     if (layer_input_width(tower) > 0) layers.set_layer_inputs(layer_inputs(layers, tower, x));
     x = layers.dropped(x, code_->embedding_dropout);
+    const AltUp* altup = altup_of(tower.layers.front());
+    if (altup != nullptr) x = layers.altup_inputs(*altup, x);
     rotary_tables(layers, tower, x.element);
     masks(layers, tower);
     biases(layers, tower, bool(source.data), x.element);
     if (source.data) x = op_.beside(x, source);
     x = all_layers(layers, tower, x);
+    if (altup != nullptr) x = layers.altup_output(*altup, x);
     layers.set_biases({}, {});
     tape_.set_purpose(Purpose::kNorms);
     if (tower.final_norm_parameters > 0) x = layers.norm(x, width(tower));
@@ -192,6 +195,10 @@ class StepPlayer {
     if (attention == nullptr) return;
     const int64_t turned = attention->latent ? attention->latent->rotary_dim : attention->head_dim;
     const double elements = static_cast<double>(tower.sequence * turned) * code_->rotary;
+    if (code_->rotation == RotationCode::kComplex && !attention->latent) {
+      layers.set_rotary_tables(tape_.make(elements, 4), {});
+      return;
+    }
     layers.set_rotary_tables(tape_.make(elements, element), tape_.make(elements, element));
     // Layers that see all tokens have tables of their own beside those of a window (Gemma 4).
     const auto* last = std::get_if<Attention>(&tower.layers.back().front());
@@ -243,6 +250,12 @@ class StepPlayer {
       return end;
     };
     Tensor out = recomputes && code_->keeps_last_keys ? forgetting_shared_after(layers, x) : x;
+    std::vector<Tensor> weights;
+    while (code_->shares_layers && next < tower.layers.size()) {
+      tape_.share_weights(&weights);
+      out = layers.layer(tower.layers.front(), next++, out);
+    }
+    tape_.share_weights(nullptr);
     while (next < tower.layers.size()) {
       const size_t first = next, end = run_of(first);
       const Layer& layer = tower.layers[first];
@@ -325,9 +338,10 @@ PlayedStep played_of(const Tape& tape) {
   return out;
 }
 
-bool can_play(const Model& model) {
+bool can_play(const Model& model, const ModelCode& code) {
   for (const Tower& tower : model.towers) {
     for (const Layer& layer : tower.layers) {
+      if (code.shares_layers && &layer != &tower.layers.front()) break;  // nothing is its own
       for (const Block& block : layer) {
         if (!std::holds_alternative<Attention>(block) && !std::holds_alternative<Mlp>(block) &&
             !std::holds_alternative<Experts>(block) && !is_played(std::get_if<Mixer>(&block)))

@@ -19,7 +19,7 @@ struct PlayedStep {
 PlayedStep played_of(const Tape& tape);
 
 // Says whether each block of the model is one that is written down operator by operator.
-bool can_play(const Model& model);
+bool can_play(const Model& model, const ModelCode& code);
 
 // `keeps_gradients`: those of weights are made by this step and stay until the optimizer has used them.
 PlayedStep play_step(const TrainingRun& run, bool keeps_gradients);

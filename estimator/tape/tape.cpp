@@ -70,12 +70,19 @@ Tensor Tape::make(double elements, double element) {
 
 Tensor Tape::weight(double elements, double element, bool trained) {
   if (!trained) return {{}, elements, element, {}};
+  if (shared_weights_ != nullptr && next_shared_ < shared_weights_->size())
+    return (*shared_weights_)[next_shared_++];
   // A second run makes them anew.
   if (!in_backward_ && !in_second_run_ && recomputing_ == nullptr) {
     trained_elements_ += weight_times_ * elements;
     trained_bytes_ += weight_times_ * elements * element;
   }
-  return leaf(elements, element);
+  Tensor out = leaf(elements, element);
+  if (shared_weights_ != nullptr) {
+    shared_weights_->push_back(out);
+    ++next_shared_;
+  }
+  return out;
 }
 
 Tensor Tape::leaf(double elements, double element) {
@@ -259,7 +266,7 @@ void Tape::run(Node node) {
       node.saved.push_back(std::move(region.saved[node.first_saved + i]));
   }
   std::vector<Share> results(node.inputs.size());
-  Backward backward(*this, node.gradients, results);
+  Backward backward(*this, node.gradients, results, node.saves > 0 ? &node.saved : nullptr);
   node.formula(backward);
   node.gradients.clear();
   node.saved.clear();

@@ -103,8 +103,10 @@ struct Tensor {
 // Holds what a node's backward formula works with.
 class Backward {
  public:
-  Backward(Tape& tape, std::vector<Share>& gradients, std::vector<Share>& results)
-      : tape_(tape), gradients_(gradients), results_(results) {}
+  // `recomputed`: what the node saved, where that was brought back by a recomputation.
+  Backward(Tape& tape, std::vector<Share>& gradients, std::vector<Share>& results,
+           std::vector<Share>* recomputed = nullptr)
+      : tape_(tape), gradients_(gradients), results_(results), recomputed_(recomputed) {}
 
   Tape& tape() { return tape_; }
   // This is that of the node's output; empty where none came.
@@ -112,11 +114,17 @@ class Backward {
   Share make(double bytes);
   // For the node's input of that number.
   void give(size_t input, Share gradient) { results_[input] = std::move(gradient); }
+  // Ends the formula itself: what follows is done to its results (validate_outputs). What was recomputed is
+  // gone once it has been read (torch/utils/checkpoint.py, unpack_hook), other saved tensors stay.
+  void end_formula() {
+    if (recomputed_ != nullptr) recomputed_->clear();
+  }
 
  private:
   Tape& tape_;
   std::vector<Share>& gradients_;
   std::vector<Share>& results_;
+  std::vector<Share>* recomputed_;
 };
 
 using Formula = std::function<void(Backward&)>;
@@ -137,6 +145,13 @@ class Tape {
 
   // A weight, which is no part of what is counted; its gradient is.
   Tensor weight(double elements, double element, bool trained = true);
+
+  // Layers that share their weights: those that the first one made come again in their order. Ends with a
+  // null pointer.
+  void share_weights(std::vector<Tensor>* weights) {
+    shared_weights_ = weights;
+    next_shared_ = 0;
+  }
 
   // Another tensor that a gradient is asked for.
   Tensor leaf(double elements, double element);
@@ -262,10 +277,12 @@ class Tape {
   Purpose purpose_ = Purpose::kEmbeddings;
   bool gradients_on_ = true;
   bool in_backward_ = false;
-  bool in_second_run_ = false;               // a re-entrant recomputation is under way
-  bool stopped_ = false;                     // what is made has no size: a recomputation has all it needs
-  int64_t region_ = -1;                      // that nodes are recorded in
-  Region* recomputing_ = nullptr;            // whose saved tensors are collected
+  bool in_second_run_ = false;     // a re-entrant recomputation is under way
+  bool stopped_ = false;           // what is made has no size: a recomputation has all it needs
+  int64_t region_ = -1;            // that nodes are recorded in
+  Region* recomputing_ = nullptr;  // whose saved tensors are collected
+  std::vector<Tensor>* shared_weights_ = nullptr;
+  size_t next_shared_ = 0;
   std::vector<Share>* also_held_ = nullptr;  // as AlsoHeld has set it
   PurposeBytes repeated_ones_ = {};          // of layers that are not played
   double weight_times_ = 1, trained_elements_ = 0, trained_bytes_ = 0;

@@ -1,0 +1,204 @@
+// Models whose layers mix tokens by other means than attention: linear attention, state spaces, convolutions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "estimator/estimate.h"
+#include "estimator/inputs/hugging_face.h"
+#include "estimator/inputs/run_file.h"
+
+namespace spillway::estimator {
+namespace {
+
+using Json = nlohmann::json;
+using testing::Contains;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Type {
+  const char* name;
+  const char* config;
+  std::vector<const char*> modules;  // that adapters may name
+};
+
+// Each has layers of its mixer.
+const std::vector<Type>& types() {
+  static const std::vector<Type> kAll = {
+      {"qwen3_next",
+       R"("num_hidden_layers": 2, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "num_experts": 4,
+          "linear_key_head_dim": 32, "linear_value_head_dim": 64, "moe_intermediate_size": 128,
+          "num_experts_per_tok": 2, "shared_expert_intermediate_size": 128, "num_key_value_heads": 4,
+          "num_attention_heads": 8, "head_dim": 64)",
+       {"in_proj_qkvz", "in_proj_ba", "out_proj"}},
+      {"qwen3_5_text",
+       R"("num_hidden_layers": 2, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
+          "linear_key_head_dim": 32, "linear_value_head_dim": 64, "intermediate_size": 1024,
+          "num_key_value_heads": 4, "num_attention_heads": 8, "head_dim": 64)",
+       {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"}},
+      {"mamba2",
+       R"("num_hidden_layers": 2, "num_heads": 16, "head_dim": 64, "state_size": 64, "n_groups": 2,
+          "chunk_size": 64)",
+       {"in_proj", "out_proj"}},
+      {"bamba",
+       R"("num_hidden_layers": 2, "mamba_n_heads": 16, "mamba_d_head": 64, "mamba_d_state": 64,
+          "mamba_n_groups": 1, "mamba_chunk_size": 64, "attn_layer_indices": [1], "intermediate_size": 1024,
+          "num_attention_heads": 8, "num_key_value_heads": 4)",
+       {"q_proj", "in_proj", "out_proj"}},
+      {"jamba",
+       R"("num_hidden_layers": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1,
+          "mamba_d_state": 16, "intermediate_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 4,
+          "num_experts_per_tok": 2, "expert_layer_period": 2, "expert_layer_offset": 1)",
+       {"in_proj", "x_proj", "dt_proj", "out_proj"}},
+      {"lfm2",
+       R"("num_hidden_layers": 2, "layer_types": ["full_attention", "conv"], "intermediate_size": 1024,
+          "num_attention_heads": 8, "num_key_value_heads": 4)",
+       {"in_proj", "out_proj", "w1"}},
+      {"minimax",
+       R"("num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "block_size": 128,
+          "intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "num_local_experts": 4,
+          "num_experts_per_tok": 2)",
+       {"qkv_proj", "output_gate", "out_proj"}}};
+  return kAll;
+}
+
+RunKeys keys_of(const Type& type) {
+  const std::string config =
+      std::string(R"({"model_type": ")") + type.name +
+      R"(", "hidden_size": 512, "vocab_size": 1000, "transformers_version": "5.17.0", )" + type.config + "}";
+  Result<RunKeys> keys = read_model_json(config);
+  EXPECT_TRUE(keys.ok()) << type.name << ": " << keys.status().text();
+  RunKeys out = keys.ok() ? std::move(keys.value()) : RunKeys{};
+  out["model.is_config_json"] = "true";
+  out["train.sequence"] = "1024";
+  return out;
+}
+
+TrainingRun must_read(const RunKeys& keys) {
+  Result<TrainingRun> run = read_run(keys);
+  EXPECT_TRUE(run.ok()) << run.status().text();
+  return run.ok() ? std::move(run.value()) : TrainingRun{};
+}
+
+double peak_of(const TrainingRun& run) {
+  const Result<Estimate> found = estimate(run);
+  EXPECT_TRUE(found.ok()) << found.status().text();
+  return found.ok() ? found.value().peak().peak_bytes : 0;
+}
+
+TEST(Mixers, AreCountedAsPyTorchsOperatorsKeepThemUnlessKernelsAreNamed) {
+  for (const Type& type : types()) {
+    SCOPED_TRACE(type.name);
+    RunKeys keys = keys_of(type);
+    const TrainingRun torch = must_read(keys);
+    EXPECT_EQ(torch.framework, Framework::kTransformers);
+    EXPECT_THAT(torch.notes.warnings, Contains(HasSubstr("train.linear_attention = kernels")));
+    keys["train.linear_attention"] = "kernels";
+    const TrainingRun kernels = must_read(keys);
+    EXPECT_EQ(kernels.framework, Framework::kPytorch);
+    EXPECT_THAT(kernels.notes.warnings, Each(Not(HasSubstr("train.linear_attention = kernels"))));
+    EXPECT_LT(peak_of(kernels), peak_of(torch));
+    keys["train.linear_attention"] = "triton";
+    EXPECT_THAT(read_run(keys).status().text(),
+                HasSubstr("train.linear_attention: 'triton' is not allowed; allowed: torch, kernels"));
+  }
+}
+
+TEST(Mixers, ChangeNothingForModelsThatHaveNone) {
+  Result<RunKeys> keys = read_model_json(
+      R"({"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+          "num_attention_heads": 8, "vocab_size": 1000})");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  keys.value()["model.is_config_json"] = "true";
+  const TrainingRun run = must_read(keys.value());
+  EXPECT_THAT(run.notes.warnings, Each(Not(HasSubstr("linear attention"))));
+  keys.value()["train.linear_attention"] = "kernels";
+  const TrainingRun kernels = must_read(keys.value());
+  EXPECT_EQ(kernels.framework, Framework::kTransformers);
+  EXPECT_EQ(peak_of(kernels), peak_of(run));
+}
+
+TEST(Mixers, HaveModulesThatAdaptersName) {
+  for (const Type& type : types()) {
+    for (const char* module : type.modules) {
+      SCOPED_TRACE(std::string(type.name) + " " + module);
+      RunKeys keys = keys_of(type);
+      keys["adapter.kind"] = "lora";
+      keys["adapter.rank"] = "8";
+      keys["adapter.targets"] = module;
+      const TrainingRun run = must_read(keys);
+      const Result<Estimate> found = estimate(run);
+      ASSERT_TRUE(found.ok()) << found.status().text();
+      const std::vector<Bucket>& steady = found.value().peak().steady;
+      EXPECT_TRUE(std::any_of(steady.begin(), steady.end(), [](const Bucket& bucket) {
+        return std::string_view(bucket.name) == "adapters";
+      }));
+    }
+    RunKeys keys = keys_of(type);
+    keys["adapter.kind"] = "lora";
+    keys["adapter.targets"] = "in_proj_of_nothing";
+    for (const char* module : type.modules)
+      EXPECT_THAT(read_run(keys).status().text(), HasSubstr(module)) << type.name;
+  }
+}
+
+TEST(Mixers, HaveMatricesOfAllTheirParameters) {
+  for (const Type& type : types()) {
+    const TrainingRun run = must_read(keys_of(type));
+    size_t mixers = 0;
+    for (const Layer& layer : run.model.towers.back().layers) {
+      for (const Block& block : layer) {
+        const auto* mixer = std::get_if<Mixer>(&block);
+        if (mixer == nullptr) continue;
+        ++mixers;
+        std::vector<MatrixShape> matrices;
+        append_matrices(block, run.model.hidden, {}, matrices);
+        int64_t elements = 0;
+        for (const MatrixShape& each : matrices) elements += each.rows * each.columns * each.count;
+        EXPECT_EQ(elements, mixer->matrix_parameters) << type.name;
+      }
+    }
+    EXPECT_GT(mixers, 0U) << type.name;
+  }
+}
+
+TEST(DeltaNets, WithoutHeadsAreRefusedByTheKeysName) {
+  for (const char* key :
+       {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"}) {
+    RunKeys keys = keys_of(types()[1]);
+    keys["model." + std::string(key)] = "0";
+    EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model." + std::string(key) + ": '0'"));
+  }
+  RunKeys keys = keys_of(types()[1]);
+  keys["model.linear_num_value_heads"] = "7";
+  EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model.linear_num_value_heads: '7'"));
+}
+
+// Before transformers 5 layers that share keys had matrices for their own all the same.
+TEST(Gemma3n, HasKeysOfItsOwnInEachLayerBeforeTransformersFive) {
+  Json config = Json::parse(
+      R"({"model_type": "gemma3n_text", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+          "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000,
+          "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 1000, "num_kv_shared_layers": 2,
+          "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]})");
+  const auto parameters = [&](const char* version) {
+    config["transformers_version"] = version;
+    const Result<RunKeys> keys = read_model_json(config.dump());
+    EXPECT_TRUE(keys.ok()) << keys.status().text();
+    KeyValues values(keys.value());
+    Notes notes;
+    const Result<Model> model = read_hugging_face(values, "model.", notes);
+    EXPECT_TRUE(model.ok()) << model.status().text();
+    return total_parameters(model.value());
+  };
+  const int64_t keys_and_values = 2 * (2 * 512 * 2 * 64 + 64);
+  EXPECT_EQ(parameters("4.57.6") - parameters("5.17.0"), keys_and_values);
+}
+
+}  // namespace
+}  // namespace spillway::estimator
