@@ -38,7 +38,8 @@ class AddressMap {
   }
 
   // The ranges entered for 16 KiB at or before `va`, nearest first, until `visit` answers true or
-  // `most_bytes` of addresses were looked at. No lock is held meanwhile.
+  // `most_bytes` of addresses were looked at. `visit` is given a range and the address that it was entered
+  // for. No lock is held meanwhile: the range may have become that of other addresses.
   template <typename Visit>
   void find_before(uint64_t va, uint64_t most_bytes, Visit visit) const {
     if ((va >> kLeafShift) >= kTops) return;
@@ -53,7 +54,7 @@ class AddressMap {
       end = granule == kNone ? first : first + granule;
       if (granule == kNone || end < least) continue;
       CachedRange* range = leaf->at(granule);
-      if (range != nullptr && visit(*range)) return;
+      if (range != nullptr && visit(*range, end << kGranuleShift)) return;
     }
   }
 

@@ -110,8 +110,12 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
 
 namespace {
 
-bool is_used_before(const Heap& heap, const CachedRange& range, uint64_t va) SPW_REQUIRES(heap.mutex) {
-  return range.heap == &heap && range.state != BlockState::kFree && range.va <= va;
+// Tells whether the range that was entered for the granule at `entered` is used, before `va`, and still one
+// that the granule is a part of.
+bool is_used_at(const Heap& heap, const CachedRange& range, uint64_t entered, uint64_t va)
+    SPW_REQUIRES(heap.mutex) {
+  return range.heap == &heap && range.state != BlockState::kFree && range.va <= va &&
+         range.va < entered + kGranuleBytes && entered < range.va + range.bytes();
 }
 
 }  // namespace
@@ -119,10 +123,10 @@ bool is_used_before(const Heap& heap, const CachedRange& range, uint64_t va) SPW
 Result<FoundBlock> Arena::find_block_around(const void* pointer, uint64_t most_bytes) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   const void* begin = nullptr;
-  AddressMap::instance().find_before(va, most_bytes, [&](CachedRange& range) {
+  AddressMap::instance().find_before(va, most_bytes, [&](CachedRange& range, uint64_t entered) {
     Heap& heap = *range.heap;
     const Lock lock(heap.mutex);
-    if (!is_used_before(heap, range, va)) return false;
+    if (!is_used_at(heap, range, entered, va)) return false;
     // Blocks do not overlap: the nearest that is not free, or none.
     if (va - range.va >= range.bytes()) return true;
     const Slab* slab = range.slab;

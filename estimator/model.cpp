@@ -199,8 +199,8 @@ void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensor
 bool has_mixer(const Model& model) {
   return any_block(model, [](const Block& block) {
     const auto* mixer = std::get_if<Mixer>(&block);
-    return mixer != nullptr && !std::holds_alternative<LayerInput>(mixer->kind) &&
-           !std::holds_alternative<AltUp>(mixer->kind);
+    return mixer != nullptr && !std::holds_alternative<std::monostate>(mixer->kind) &&
+           !std::holds_alternative<LayerInput>(mixer->kind) && !std::holds_alternative<AltUp>(mixer->kind);
   });
 }
 

@@ -39,6 +39,7 @@ struct Attention {
   int64_t extra_parameters = 0;      // sinks, relative position tables
   bool cross = false;                // keys and values come from the tower before
   bool shares_keys = false;      // and values, with the last layer that makes its own and sees as many tokens
+  bool makes_keys = false;       // all the same, where no cache holds the others' (transformers 4)
   bool sees_all = true;          // all tokens; false: those in a window
   bool keys_are_values = false;  // one matrix makes both
   bool gated = false;            // the queries' matrix makes a factor for each element of the result too
@@ -52,9 +53,14 @@ inline int64_t query_heads(const Attention& block) {
   return block.gated ? 2 * block.heads : block.heads;
 }
 
+// Tells whether a layer takes the keys and values that another one has made.
+inline bool reuses_keys(const Attention& block) {
+  return block.shares_keys && !block.makes_keys;
+}
+
 // Matrices that make keys and values: none, one or two.
 inline int64_t key_value_matrices(const Attention& block) {
-  return block.shares_keys ? 0 : block.keys_are_values ? 1 : 2;
+  return reuses_keys(block) ? 0 : block.keys_are_values ? 1 : 2;
 }
 
 struct Mlp {

@@ -130,6 +130,7 @@ struct ModelCode {
   bool norms_groups = false;    // that norm is one of each group
   bool mixes_beside = false;    // a state space and attention read the same input (Falcon-H1)
   bool scales_blocks = false;   // a block's output times a number
+  bool needs_kernels = false;   // PyTorch's own operators are an error (Jamba of transformers 4)
   bool wide_residual = false;   // residual sums are fp32, and cast for norms (Mamba-2)
   bool caches_by_name = false;  // keys and values are put into the cache as they are
   bool caps_logits = false;     // c tanh(logits / c)

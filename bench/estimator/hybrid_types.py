@@ -1,4 +1,4 @@
-"""Types for transformers_peaks.py whose layers differ: state spaces, linear attention, convolutions, chunks of attention."""
+"""Types for transformers_peaks.py with state spaces, linear attention, convolutions or chunks of attention."""
 
 from __future__ import annotations
 

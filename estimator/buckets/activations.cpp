@@ -107,7 +107,7 @@ class Lister {
 
   void projections(const Attention& block) const {
     const double query = element_ * static_cast<double>(block.heads * block.head_dim) * tokens_ / tensor_;
-    const double keys = block.shares_keys
+    const double keys = reuses_keys(block)
                             ? 0
                             : element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) *
                                   source_tokens_ / tensor_;

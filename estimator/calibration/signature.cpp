@@ -15,7 +15,7 @@ std::string text(const Attention& block) {
                   block.head_dim, int{block.query_key_value_bias}, int{block.output_bias},
                   block.norm_parameters, block.head_norm_parameters, block.extra_parameters);
   if (block.cross) out += " cross";
-  if (block.shares_keys) out += " shares keys";
+  if (block.shares_keys) out += block.makes_keys ? " shares keys, makes its own" : " shares keys";
   if (!block.sees_all) out += " window";
   if (block.gated) out += " gated";
   if (block.keys_are_values) out += " keys are values";

@@ -108,6 +108,14 @@ void append_mixers(const TrainingRun& run, Names& out) {
       std::visit([&](const auto& kind) { append_modules(kind, out); }, mixer->kind);
     }
   }
+  // PEFT raises an error for this one (tuners_utils.py, _check_lora_target_modules_mamba).
+  constexpr std::array kWithout = {"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"};
+  if (std::find(kWithout.begin(), kWithout.end(), run.model.type) != kWithout.end())
+    out.erase(std::remove(out.begin(), out.end(), "out_proj"), out.end());
+}
+
+bool attends(const Model& model) {
+  return any_block(model, [](const Block& block) { return std::holds_alternative<Attention>(block); });
 }
 
 // Modules of the model's matrices, in the order of a layer.
@@ -122,6 +130,9 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
     else
       out = {"q_proj"};
     out.insert(out.end(), {"kv_a_proj_with_mqa", "kv_b_proj"});
+  } else if (!attends(run.model)) {
+    append_mixers(run, out);
+    return out;
   } else if (run.code.projection == ProjectionCode::kSeparate) {
     out = {names.query, names.key, names.value};
   } else {

@@ -222,6 +222,8 @@ constexpr std::array kCodeRows = {
             [](CodeRow& row) {
               row.checkpoints = Checkpoints::kRefused;
               row.activation = "gelu_new";
+              row.names.up = "ffn";
+              row.names.down = "ffn_output";
             }),
     CodeRow{.type = "minimax", .residual = ResidualCode::kNormed},
     CodeRow{.type = "mamba2", .never_caches = true},
@@ -235,7 +237,12 @@ constexpr std::array kCodeRows = {
             .copies_rotated = true,
             .unmasked = true},
     CodeRow{.type = "falcon_h1", .caches_in_training = false, .unmasked = true, .multiplied = true},
-    CodeRow{.type = "granitemoehybrid", .caches_in_training = false, .unmasked = true, .multiplied = true},
+    CodeRow{.type = "granitemoehybrid",
+            .caches_in_training = false,
+            .joins_gate_and_up = true,
+            .unmasked = true,
+            .multiplied = true,
+            .names = {.gate = "input_linear", .down = "output_linear"}},
     CodeRow{.type = "nemotron_h",
             .norm = NormCode::kGemma,
             .activation = "relu2",

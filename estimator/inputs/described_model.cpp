@@ -135,6 +135,9 @@ class Describer {
       for (const BlockLine& line : blocks_) {
         if (value(line.condition) != 0) layer.push_back(block(line));
       }
+      if (layer.empty())
+        values_.complain(
+            fmt::format("{}layers: layer {} is of no kind that is known for this type", prefix_, i));
       model_.towers.back().layers.push_back(std::move(layer));
     }
     in_.set("layer", 0);
@@ -220,6 +223,7 @@ class Describer {
     out.extra_parameters = size(line, "extra");
     out.cross = size(line, "cross") != 0;
     out.shares_keys = size(line, "shares_keys") != 0;
+    out.makes_keys = size(line, "makes_keys") != 0;
     out.keys_are_values = size(line, "keys_are_values") != 0;
     out.sees_all = size(line, "sees_all", 1) != 0;
     out.gated = size(line, "gated") != 0;

@@ -15,6 +15,11 @@ let b use_bias:0
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:1
+refuse (i)==0 expand
+refuse n==0 state_size
+refuse (r)==0 time_step_rank
+refuse use_mambapy:0 use_mambapy
+refuse use_falcon_mambapy:0 use_falcon_mambapy
 tower decoder 2048
 norm h
 layers num_hidden_layers|n_layer
@@ -32,6 +37,10 @@ let wide 2*i+s+num_heads
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:0
+refuse num_heads==0 num_heads
+refuse (i)==0 expand
+refuse state_size:128==0 state_size
+refuse n_groups:8==0 n_groups
 tower decoder 2048
 norm h
 layers num_hidden_layers
@@ -50,6 +59,9 @@ let routes (num_experts>1)*(layer%expert_layer_period==expert_layer_offset)
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:0
+refuse (i)==0 mamba_expand
+refuse n==0 mamba_d_state
+refuse (r)==0 mamba_dt_rank
 tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
@@ -82,6 +94,10 @@ let out_b if(parallel,projectors_bias:0,b)
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:0
+refuse mamba_n_heads==0 mamba_n_heads
+refuse (i)==0 mamba_expand
+refuse mamba_d_state:256==0 mamba_d_state
+refuse mamba_n_groups:1==0 mamba_n_groups
 tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
@@ -129,6 +145,9 @@ vocabulary vocab_size
 tied 0
 refuse 1-has(layers_block_type) hybrid_override_pattern
 refuse has(moe_latent_size) moe_latent_size
+refuse mamba_num_heads==0 mamba_num_heads
+refuse mamba_head_dim==0 mamba_head_dim
+refuse ssm_state_size:128==0 ssm_state_size
 tower decoder max_position_embeddings:4096
 norm h
 layers count(layers_block_type)
@@ -280,7 +299,8 @@ let sees_all if(third,if(has(layer_types),at(layer_types,full_attention),(layer+
 let alike if(third,0,full*attention_k_eq_v:0)
 let dims if(has_section(per_layer_config),own(head_dim),if(full,global_head_dim:512,head_dim:256))
 let kv if(has_section(per_layer_config),own(num_key_value_heads),if(alike,num_global_key_value_heads:num_key_value_heads,num_key_value_heads))
-let shared (layer>=num_hidden_layers-num_kv_shared_layers:0)*(1-third*four)
+let shared layer>=num_hidden_layers-num_kv_shared_layers:0
+let own third*four
 let p hidden_size_per_layer_input:256
 let all num_hidden_layers*p
 let ffn if(third,each(intermediate_size),intermediate_size*(1+(shared)*use_double_wide_mlp:0))
@@ -289,12 +309,16 @@ vocabulary vocab_size
 tied tie_word_embeddings:1
 refuse attention_bias:0 attention_bias
 refuse is(use_bidirectional_attention,all) use_bidirectional_attention
+refuse (third)*(p==0) hidden_size_per_layer_input
+refuse (third)*(n>64) altup_num_inputs
+refuse (third)*(n==0) altup_num_inputs
+refuse (third)*(r==0) laurel_rank
 tower decoder max_position_embeddings:32768
 input p+if(third,2*(n-1)*h*h,0)
 sharded vocab_size_per_layer_input:262144*all*(p>0)+h*all
 norm h
 layers num_hidden_layers
-attention heads=num_attention_heads kv=kv dim=dims head_norms=(2-(shared))*dims norm=2*h shares_keys=shared keys_are_values=alike sees_all=sees_all
+attention heads=num_attention_heads kv=kv dim=dims head_norms=(2-(shared)*(1-own))*dims norm=2*h shares_keys=shared makes_keys=own keys_are_values=alike sees_all=sees_all
 mlp ffn=ffn gated=1 norm=2*h
 experts count=num_experts top=top_k_experts ffn=moe_intermediate_size norm=4*h+num_experts if if(third,0,enable_moe_block:0)
 mixer matrix=2*h*p norm=h saved=2*p input=p if p>0

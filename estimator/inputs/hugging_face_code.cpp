@@ -40,6 +40,12 @@ class CodeReader {
     }
     return otherwise;
   }
+  // A flag, or a number that is one (Llama 4's published files).
+  bool is_on(std::string_view key, bool otherwise) {
+    if (!has(key)) return otherwise;
+    const std::string said = values_.text(prefix_ + std::string(key), "");
+    return said != "false" && said != "False" && said != "0";
+  }
   bool flag(std::string_view key, bool otherwise) {
     return has(key) ? values_.truth(prefix_ + std::string(key), otherwise) : otherwise;
   }
@@ -124,7 +130,6 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
                  : !old                      ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
                  : is_granite                ? ExpertsCode::kParallel
-                 : row.type == "llama4_text" ? ExpertsCode::kEvery
                                              : ExpertsCode::kLoop;
   code.caches_latent = !old;
   code.repeats_wide = !old;
@@ -137,7 +142,7 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.unrolled_mixers = old;
   code.biased_attention = !old && row.norm == NormCode::kT5;
   // Falcon of transformers 5 makes its mask for biases by positions, which it may not have.
-  code.always_masked = row.type == (old ? "modernbert" : "falcon");
+  code.always_masked = row.type == (old ? "modernbert" : "falcon") || (old && row.type == "jamba");
   code.masks_without_cache = old && row.norm != NormCode::kT5 && !row.unmasked && !row.two_stacks;
 }
 
@@ -169,8 +174,9 @@ void read_mixers(CodeReader& in, const CodeRow& row, ModelCode& code) {
 // Each fourth layer sees all tokens and rotates none, the others a chunk of them (Llama4TextConfig).
 void read_llama4(CodeReader& in, const Model& model, ModelCode& code) {
   code.window = static_cast<int64_t>(in.number({"attention_chunk_size"}, 8192, 1e12));
+  code.windowed.clear();  // layers with a chunk are those that rotate
   code.norms_rotated = in.flag("use_qk_norm", true);
-  code.scales_query = in.flag("attn_temperature_tuning", true);
+  code.scales_query = in.is_on("attn_temperature_tuning", true);
   const std::string listed = in.text({"no_rope_layers"}, "");
   const auto interval = static_cast<size_t>(std::max(1.0, in.number({"no_rope_layer_interval"}, 4, 1e6)));
   std::vector<bool> given;
@@ -184,10 +190,13 @@ void read_llama4(CodeReader& in, const Model& model, ModelCode& code) {
 
 // Gemma3nTextModel and its layers: of more than ten the first ten keep their largest activations alone where
 // the file does not say which do.
-void read_gemma3n(CodeReader& in, const Model& model, bool old, ModelCode& code) {
+void read_gemma3n(CodeReader& in, const Model& model, ModelCode& code) {
   code.caps_logits = !in.is_null("final_logit_softcapping");
   code.rotates_by_tokens = code.norms_values = true;
-  code.keeps_last_keys = !old;
+  code.keeps_last_keys = any_block(model, [](const Block& block) {
+    const auto* attention = std::get_if<Attention>(&block);
+    return attention != nullptr && reuses_keys(*attention);
+  });
   const size_t layers = model.towers.back().layers.size();
   const std::string listed = in.text({"activation_sparsity_pattern"}, "");
   for (const char* at = listed.c_str(); *at != '\0' && code.sparse.size() < layers; ++at) {
@@ -235,7 +244,7 @@ void copy_row(const CodeRow& row, ModelCode& code) {
 
 void read_activation(CodeReader& in, const CodeRow& row, ModelCode& code) {
   std::string name = in.text({"hidden_activation", "activation_function", "hidden_act", "dense_act_fn",
-                              "feed_forward_proj", "activation"},
+                              "feed_forward_proj", "activation", "mlp_hidden_act"},
                              row.activation);
   if (name.rfind("gated-", 0) == 0) name = name == "gated-gelu" ? "gelu_new" : name.substr(6);
   code.activation = activation_code(name);
@@ -311,12 +320,13 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   if (row == nullptr) return code;
   copy_row(*row, code);
   if (row->only_five && old) code.known = false;
+  code.needs_kernels = old && type == "jamba" && in.flag("use_mamba_kernels", true);
   read_activation(in, *row, code);
   read_own_keys(in, *row, model, code);
   read_dropouts(in, *row, code);
   read_windows(in, *row, model, code);
   if (row->type == "llama4_text") read_llama4(in, model, code);
-  if (row->type == "gemma3n_text") read_gemma3n(in, model, old, code);
+  if (row->type == "gemma3n_text") read_gemma3n(in, model, code);
   read_version(in, *row, code);
   if (row->norm == NormCode::kLayerNorm && in.has("patch_size")) code.sample_elements = image_elements(in);
   code.buffer_elements = kept_tables(in, *row, model);

@@ -9,7 +9,7 @@
 //   norm EXPRESSION              what stands behind its layers
 //   layers COUNT                 then each layer's blocks in their order, each with an `if EXPRESSION`:
 //     attention heads= kv= dim= bias= qkv_bias= out_bias= norm= head_norms= extra= cross=
-//               shares_keys= keys_are_values= sees_all= gated= (as in model.h)
+//               shares_keys= makes_keys= keys_are_values= sees_all= gated= (as in model.h)
 //               (latent: q_rank= kv_rank= nope= rope= value=)
 //     mlp       ffn= gated= bias= norm=
 //     experts   count= top= ffn= shared= gated= bias= router_bias= shared_gate= norm=

@@ -228,6 +228,7 @@ const std::vector<std::string_view>& run_key_names() {
                                                        "train.attention_dropout",
                                                        "train.optimizer_step",
                                                        "train.attention",
+                                                       "train.linear_attention",
                                                        "train.loss",
                                                        "train.fp8",
                                                        "train.recompute",

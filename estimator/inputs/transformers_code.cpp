@@ -24,6 +24,7 @@ std::string not_played(const TrainingRun& run) {
   if (training.recompute_layers > 1) return "several layers recomputed together";
   if (training.cross_entropy != CrossEntropy::kEager) return "this train.loss";
   if (training.mixer_kernels && has_mixer(run.model)) return "the kernels of train.linear_attention";
+  if (run.code.needs_kernels) return "the kernels that it needs unless use_mamba_kernels is false";
   if (training.step_in_backward) return "train.optimizer_step 'in-backward'";
   return can_play(run.model, run.code) ? "" : "this type of model";
 }
@@ -66,8 +67,10 @@ void warn_of_kernels(TrainingRun& run) {
 }  // namespace
 
 void read_transformers(KeyValues& values, TrainingRun& run) {
-  run.training.mixer_kernels =
-      values.choice("train.linear_attention", "torch", {"torch", "kernels"}) == "kernels";
+  const bool mixes = has_mixer(run.model);
+  if (mixes || values.has("train.linear_attention"))
+    run.training.mixer_kernels =
+        values.choice("train.linear_attention", "torch", {"torch", "kernels"}) == "kernels";
   if (run.framework != Framework::kTransformers) return;
   run.code = read_code(values, "model.", run.model);
   const Tower& first = run.model.towers.front();
@@ -90,7 +93,8 @@ void read_transformers(KeyValues& values, TrainingRun& run) {
         fmt::format("train.framework: 'transformers' does not know {}; allowed: pytorch", problem));
   run.framework = Framework::kPytorch;
   run.notes.warnings.push_back(fmt::format(
-      "activations are counted as lean code keeps them: transformers' own are not known with {}", problem));
+      "activations are counted as lean code keeps them{}: transformers' own are not known with {}",
+      mixes ? ", and linear attention, state spaces and convolutions as their kernels do" : "", problem));
 }
 
 }  // namespace spillway::estimator

@@ -15,7 +15,7 @@ const AltUp* altup_of(const Layer& layer) {
   return nullptr;
 }
 
-// x * magnitude / its own.
+// Gives x the magnitude of the first version.
 Tensor Layers::with_magnitude(const Tensor& x, const Tensor& magnitude) const {
   const Tensor own = op_.activation_of_result(op_.activation(op_.mean(op_.power(op_.for_power(x)), tokens_)));
   return op_.divide(op_.multiply(x, magnitude), own);
@@ -25,7 +25,8 @@ Tensor Layers::altup_inputs(const AltUp& altup, const Tensor& embedded) {
   const Tensor magnitude = op_.power(op_.mean(op_.power(op_.for_power(embedded)), tokens_));
   std::vector<Tensor> all = {embedded};
   while (static_cast<int64_t>(all.size()) < altup.versions) {
-    const Tensor made = op_.cast(op_.linear(embedded, matrix(hidden_, hidden_, false)), embedded.element);
+    const Tensor made =
+        op_.cast(projected(embedded, "altup_projections", hidden_, hidden_, false), embedded.element);
     all.push_back(with_magnitude(made, magnitude));
   }
   return op_.concatenate(all);
@@ -36,23 +37,24 @@ Tensor Layers::altup_output(const AltUp& altup, const Tensor& all) {
   const Tensor magnitude = op_.power(op_.mean(op_.power(op_.for_power(one())), tokens_));
   std::vector<Tensor> out = {one()};
   while (static_cast<int64_t>(out.size()) < altup.versions) {
-    const Tensor made = op_.cast(op_.linear(one(), matrix(hidden_, hidden_, false)), all.element);
+    const Tensor made =
+        op_.cast(projected(one(), "altup_unembed_projections", hidden_, hidden_, false), all.element);
     out.push_back(with_magnitude(made, magnitude));
   }
   return op_.mean(op_.concatenate(out), tokens_ * hidden_);
 }
 
-// compute_router_modalities
+// Gemma3nTextAltUp.compute_router_modalities.
 Tensor Layers::altup_routing(const AltUp& altup, const Tensor& x) {
   const auto count = static_cast<double>(altup.versions);
-  const Tensor routed = op_.linear(op_.scale(norm(x, hidden_)), matrix(hidden_, count, false));
+  const Tensor routed = projected(op_.scale(norm(x, hidden_)), "modality_router", hidden_, count, false);
   return op_.cast(op_.activation_of_result(op_.cast(routed, 4)), x.element);
 }
 
 Tensor Layers::altup_prediction(const AltUp& altup, const Tensor& all) {
   const auto count = static_cast<double>(altup.versions);
   const Tensor routing = altup_routing(altup, op_.slice(all, tokens_ * hidden_));
-  const Tensor factors = op_.linear(routing, matrix(count, count * count, false));
+  const Tensor factors = projected(routing, "prediction_coefs", count, count * count, false);
   Tensor out = op_.product(op_.for_product(all), factors, all.elements);
   out = op_.add_in_place(std::move(out), all);
   return op_.cast(op_.copy(out), all.element);
@@ -63,7 +65,7 @@ Tensor Layers::altup_correction(const AltUp& altup, const Tensor& predictions, c
   const Tensor routing = altup_routing(altup, activated);
   const Tensor innovation =
       repeated_heads(op_, op_.add(activated, op_.slice(predictions, tokens_ * hidden_)), count);
-  const Tensor factors = op_.scale(op_.linear(routing, matrix(count, count, false)));
+  const Tensor factors = op_.scale(projected(routing, "correction_coefs", count, count, false));
   Tensor out = op_.multiply(innovation, factors);
   return op_.add_in_place(std::move(out), predictions);
 }
@@ -75,7 +77,8 @@ Tensor Layers::altup_layer(const AltUp& altup, const Layer& layer, const Tensor&
   const Tensor predictions = altup_prediction(altup, all);
   const Tensor active = op_.slice(predictions, one);
   const Tensor normed = norm(active, hidden_);
-  Tensor beside = op_.linear(op_.linear(normed, matrix(hidden_, rank, false)), matrix(rank, hidden_, false));
+  Tensor beside =
+      projected(projected(normed, "linear_left", hidden_, rank, false), "linear_right", rank, hidden_, false);
   beside = op_.add(normed, norm(beside, hidden_));
   Tensor out = block(layer[0], normed);
   tape_.set_purpose(Purpose::kNorms);

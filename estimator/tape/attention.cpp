@@ -40,10 +40,10 @@ bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second)
 
 bool Layers::is_kept(size_t index) const {
   const auto* own = std::get_if<Attention>(&tower_.layers[index].front());
-  if (!code_.keeps_last_keys || own == nullptr || own->shares_keys) return false;
+  if (!code_.keeps_last_keys || own == nullptr || reuses_keys(*own)) return false;
   for (size_t next = index + 1; next < tower_.layers.size(); ++next) {
     const auto* other = std::get_if<Attention>(&tower_.layers[next].front());
-    if (other != nullptr && other->sees_all == own->sees_all) return other->shares_keys;
+    if (other != nullptr && other->sees_all == own->sees_all) return reuses_keys(*other);
   }
   return true;
 }
@@ -118,7 +118,7 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
       out.gate = op_.copy(parts[1]);
     }
     out.query = head_norm(asked, block, static_cast<double>(block.heads));
-    if (block.shares_keys) return out;
+    if (reuses_keys(block)) return out;
     const Tape::AlsoHeld held(tape_, graph_holder());
     const Tensor made = one(source, code_.names.key, key);
     out.key = head_norm(made, block, static_cast<double>(block.key_value_heads));
@@ -179,7 +179,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
       return rotated(code_.rotates_by_tokens ? of : op_.view_of_transposed(of));
     };
     heads.query = turned(heads.query);
-    if (!block.shares_keys) heads.key = turned(heads.key);
+    if (!reuses_keys(block)) heads.key = turned(heads.key);
     if (code_.scales_query && !code_.rotates_windowed) heads.query = op_.scale(heads.query);
     heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
   }
@@ -190,7 +190,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
   if (code_.rotates_windowed && code_.scales_query && !rotates)
     heads.query = op_.cast(op_.scale(heads.query, 4), heads.query.element);
   Heads& shared = shared_[block.sees_all ? 1 : 0];
-  if (block.shares_keys) {
+  if (reuses_keys(block)) {
     heads.key = shared.key;
     heads.value = shared.value;
     return heads;
@@ -344,7 +344,9 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
         probabilities = op_.softmax(op_.scale(probabilities), wide);
         probabilities = op_.slice(probabilities, scores);
       } else {
-        probabilities = op_.softmax(probabilities, code_.softmax_in_fp32 || op_.autocast() ? 4 : element);
+        const bool in_fp32 = code_.softmax_in_fp32 || op_.autocast() ||
+                             (code_.bounds_scores && run_.training.precision == Precision::kFp16);
+        probabilities = op_.softmax(probabilities, in_fp32 ? 4 : element);
       }
     }
     probabilities = op_.cast(probabilities, element);

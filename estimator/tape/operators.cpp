@@ -1,8 +1,9 @@
 #include "estimator/tape/operators.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
+
+#include "estimator/tape/sums.h"
 
 namespace spillway::estimator {
 namespace {
@@ -12,43 +13,6 @@ using Recorder = Tape::Recorder;
 // The commonest backward: it makes the gradient of the one input.
 Edge gives_gradient(Recorder& recorder, double bytes) {
   return recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
-}
-
-// What a sum over `rows` of `columns` takes while it runs: partial results where blocks share an output
-// (Reduce.cuh, setReduceConfig, for a contiguous fastest dimension that stays). Up to 8 bytes for each
-// element, and some 130 MiB.
-double partial_sum_bytes(double rows, double columns) {
-  // Of an H100; an A100 has 108 multiprocessors.
-  constexpr double kMultiprocessors = 132, kThreadsOfOne = 2048, kThreads = 512;
-  constexpr double kWidth = 32, kLeastValues = 16, kMostValues = 256;
-  const double vector = std::fmod(columns, 4) == 0 ? 4 : std::fmod(columns, 2) == 0 ? 2 : 1;
-  const double height = kThreads / vector / kWidth;
-  if (columns / vector < kWidth || rows < std::min(height * 16, kMostValues)) return 0;
-  const double grid = std::ceil(columns / vector / kWidth);
-  const double target = kMultiprocessors * std::floor(kThreadsOfOne / (kWidth * height));
-  const double values = std::ceil(rows / height);
-  if (values < kMostValues || grid > target) return 0;
-  const double blocks = std::max(std::min(std::ceil(target / grid), std::ceil(values / kLeastValues)),
-                                 std::ceil(values / kMostValues));
-  return blocks > 1 ? 4 * columns * blocks * kWidth * vector : 0;
-}
-
-// What gradients take while they are added up by rows of a table: tokens in order, where those of each row
-// begin, and sums of parts (Embedding.cu, EmbeddingBackwardKernel.cu).
-double embedding_sum_bytes(double tokens, double rows, double width) {
-  constexpr double kMostUnsorted = 3072, kFewRows = 128, kPartRows = 10, kColumns = 32;
-  if (tokens <= kMostUnsorted) return 0;
-  const double most_rows = std::min(tokens, rows);
-  const double parts = std::floor(tokens / kPartRows) + most_rows;
-  const double sums = rows <= kFewRows ? 8 * parts : 4 * parts * std::ceil(width / kColumns) * kColumns;
-  return 8 * (3 * tokens + 2 * most_rows + parts) + sums;
-}
-
-// sum_to_size(): a gradient of `rows` rows becomes one of `columns` elements.
-Share summed(Backward& run, double rows, double columns, double element) {
-  Share out = run.make(columns * element);
-  const Share partial = run.make(partial_sum_bytes(rows, columns));
-  return out;
 }
 
 }  // namespace

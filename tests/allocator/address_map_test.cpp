@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/cached_range.h"
@@ -45,7 +46,7 @@ TEST(AddressMap, FindsWhatLiesBefore) {
   std::map<uint64_t, CachedRange*> entered;
   const auto nearest = [&](uint64_t va, uint64_t most_bytes) {
     CachedRange* found = nullptr;
-    map.find_before(va, most_bytes, [&](CachedRange& range) {
+    map.find_before(va, most_bytes, [&](CachedRange& range, uint64_t) {
       found = &range;
       return true;
     });
@@ -70,13 +71,12 @@ TEST(AddressMap, FindsWhatLiesBefore) {
     ASSERT_EQ(nearest(asked, uint64_t{64} << 30), expected) << step;
   }
   // In order, and no further than asked for.
-  std::vector<CachedRange*> all;
-  map.find_before(base + (uint64_t{41} << 30), uint64_t{41} << 30, [&](CachedRange& range) {
-    all.push_back(&range);
+  std::vector<std::pair<uint64_t, CachedRange*>> all;
+  map.find_before(base + (uint64_t{41} << 30), uint64_t{41} << 30, [&](CachedRange& range, uint64_t va) {
+    all.emplace_back(va, &range);
     return false;
   });
-  std::vector<CachedRange*> backwards;
-  for (auto entry = entered.rbegin(); entry != entered.rend(); ++entry) backwards.push_back(entry->second);
+  const std::vector<std::pair<uint64_t, CachedRange*>> backwards(entered.rbegin(), entered.rend());
   EXPECT_EQ(all, backwards);
   for (const auto& [va, range] : entered) map.clear_if(va, range);
   EXPECT_EQ(nearest(base + (uint64_t{41} << 30), uint64_t{1} << 40), nullptr);
@@ -96,7 +96,7 @@ TEST(AddressMap, FindsWhatLiesFarBefore) {
   int found = 0;
   for (int i = 0; i < 10000; ++i)
     map.find_before(va + (uint64_t{512} << 30), uint64_t{1} << 40,
-                    [&](CachedRange& at) { return found += &at == &range, true; });
+                    [&](CachedRange& at, uint64_t) { return found += &at == &range, true; });
   EXPECT_EQ(found, 10000);
   map.clear_if(va, &range);
 }
@@ -114,7 +114,7 @@ TEST(AddressMap, AnEntryThatIsClearedByAnotherWhileItIsEnteredStays) {
     clearing.join();
     const CachedRange* found = nullptr;
     map.find_before(va + kPageBytes, uint64_t{1} << 30,
-                    [&](CachedRange& range) { return found = &range, true; });
+                    [&](CachedRange& range, uint64_t) { return found = &range, true; });
     ASSERT_EQ(found, &fresh) << round;
     map.clear_if(va, &fresh);
   }

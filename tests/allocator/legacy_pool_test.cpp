@@ -4,9 +4,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
+#include "allocator/address_map.h"
 #include "tests/support/device.h"
 #include "tests/support/sizes.h"
 
@@ -255,6 +257,24 @@ TEST(ABlockAround, IsFoundFromInside) {
   SPW_EXPECT_OK(Arena::free(gone));
   EXPECT_FALSE(Arena::find_block_around(static_cast<char*>(gone) + kMiB, uint64_t{1} << 30).ok());
   EXPECT_FALSE(Arena::find_block_around(&device, uint64_t{1} << 30).ok());
+}
+
+// While nothing is locked a range that had been entered for addresses inside of a block becomes that of
+// another block: it says nothing of what lies at these addresses.
+TEST(ABlockAround, IsFoundPastARangeThatHasOtherAddressesByNow) {
+  const Device device;
+  const std::unique_ptr<Arena> arena = device.arena();
+  char* one = static_cast<char*>(must_allocate(*arena, 8 * kMiB, nullptr));
+  char* other = static_cast<char*>(must_allocate(*arena, 8 * kMiB, nullptr));
+  char* const block = std::max(one, other);
+  AddressMap& map = AddressMap::instance();
+  CachedRange* const elsewhere = map.find(reinterpret_cast<uint64_t>(std::min(one, other)));
+  const uint64_t inside = reinterpret_cast<uint64_t>(block + 4 * kMiB);
+  ASSERT_TRUE(map.set(inside, 1, elsewhere));
+  Result<FoundBlock> found = Arena::find_block_around(block + 5 * kMiB, uint64_t{1} << 30);
+  map.clear_if(inside, elsewhere);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  EXPECT_EQ(found->row.address, reinterpret_cast<uint64_t>(block));
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ const std::vector<Type>& types() {
       {"mamba2",
        R"("num_hidden_layers": 2, "num_heads": 16, "head_dim": 64, "state_size": 64, "n_groups": 2,
           "chunk_size": 64)",
-       {"in_proj", "out_proj"}},
+       {"in_proj"}},
       {"bamba",
        R"("num_hidden_layers": 2, "mamba_n_heads": 16, "mamba_d_head": 64, "mamba_d_state": 64,
           "mamba_n_groups": 1, "mamba_chunk_size": 64, "attn_layer_indices": [1], "intermediate_size": 1024,
@@ -123,6 +123,70 @@ TEST(Mixers, ChangeNothingForModelsThatHaveNone) {
   EXPECT_EQ(peak_of(kernels), peak_of(run));
 }
 
+// ALBERT's layers are one, and Gemma 3n's have several hidden states: neither mixes tokens so.
+TEST(Mixers, AreNotWhatOtherTypesHaveBesideAttention) {
+  for (
+      const char* config :
+      {R"({"model_type": "albert", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3,
+            "num_attention_heads": 8, "vocab_size": 1000, "transformers_version": "4.57.6"})",
+       R"({"model_type": "gemma3n_text", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+            "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000,
+            "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 1000, "num_kv_shared_layers": 0,
+            "layer_types": ["sliding_attention", "full_attention"]})"}) {
+    Result<RunKeys> keys = read_model_json(config);
+    ASSERT_TRUE(keys.ok()) << keys.status().text();
+    keys.value()["model.is_config_json"] = "true";
+    keys.value()["train.sequence"] = "256";
+    const TrainingRun run = must_read(keys.value());
+    EXPECT_EQ(run.framework, Framework::kTransformers);
+    EXPECT_THAT(run.notes.warnings, Each(Not(HasSubstr("linear attention"))));
+  }
+}
+
+TEST(Mixers, ThatFallBackToLeanCodeAreCountedWithKernelsAndSaySo) {
+  RunKeys keys = keys_of(types()[2]);
+  keys["train.loss"] = "chunked";
+  EXPECT_THAT(must_read(keys).notes.warnings, Contains(HasSubstr("as their kernels do")));
+}
+
+TEST(Mixers, OfNoSizeAreRefused) {
+  RunKeys keys = keys_of(types()[2]);
+  keys["model.num_heads"] = "0";
+  EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model.num_heads: '0'"));
+  keys = keys_of(types()[4]);
+  keys["model.mamba_d_state"] = "0";
+  EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model.mamba_d_state: '0'"));
+}
+
+// Without its kernels Jamba of transformers 4 raises an error, unless it is told to do without.
+TEST(Jamba, HasItsKernelsInTransformersFour) {
+  RunKeys keys = keys_of(types()[4]);
+  keys["model.transformers_version"] = "4.57.6";
+  EXPECT_THAT(must_read(keys).notes.warnings, Contains(HasSubstr("use_mamba_kernels")));
+  keys["model.use_mamba_kernels"] = "false";
+  EXPECT_THAT(must_read(keys).notes.warnings, Each(Not(HasSubstr("use_mamba_kernels"))));
+}
+
+// As the published file of Scout writes it: a number for a flag, and layers' types beside it.
+TEST(Llama4, IsReadFromThePublishedFile) {
+  Json config = Json::parse(
+      R"({"model_type": "llama4_text", "hidden_size": 512, "intermediate_size": 512, "intermediate_size_mlp": 1024,
+          "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64,
+          "vocab_size": 1000, "num_local_experts": 2, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
+          "attention_chunk_size": 256, "attn_temperature_tuning": 4, "use_qk_norm": true})");
+  const auto windows = [&] {
+    Result<RunKeys> keys = read_model_json(config.dump());
+    EXPECT_TRUE(keys.ok()) << keys.status().text();
+    keys.value()["model.is_config_json"] = "true";
+    keys.value()["train.sequence"] = "1024";
+    return must_read(keys.value()).code.windowed;
+  };
+  const std::vector<bool> usual = {true, true, true, false};
+  EXPECT_EQ(windows(), usual);
+  config["layer_types"] = {"chunked_attention", "chunked_attention", "chunked_attention", "full_attention"};
+  EXPECT_EQ(windows(), usual);
+}
+
 TEST(Mixers, HaveModulesThatAdaptersName) {
   for (const Type& type : types()) {
     for (const char* module : type.modules) {
@@ -141,7 +205,7 @@ TEST(Mixers, HaveModulesThatAdaptersName) {
     }
     RunKeys keys = keys_of(type);
     keys["adapter.kind"] = "lora";
-    keys["adapter.targets"] = "in_proj_of_nothing";
+    keys["adapter.targets"] = "nothing_of_it";
     for (const char* module : type.modules)
       EXPECT_THAT(read_run(keys).status().text(), HasSubstr(module)) << type.name;
   }
