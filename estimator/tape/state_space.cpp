@@ -69,7 +69,7 @@ Tensor Layers::chunk_scan(const StateSpace& space, const std::vector<Tensor>& pa
   const double chunks = std::ceil(sequence_ / chunk), rows = batch_ * chunks * chunk * heads;
   const auto trained = [&] { return tape_.weight(heads, weight_element_, trained_); };
   const auto summed = [&](Tensor product, double elements) {
-    const Tensor sums = row_sums(op_, product, elements);
+    Tensor sums = row_sums(op_, product, elements);
     if (code_.unrolled_mixers) named.push_back(std::move(product));
     return sums;
   };
