@@ -19,7 +19,8 @@ Result<Estimate> estimate(const TrainingRun& run) {
       std::max_element(out.ranks.begin(), out.ranks.end(),
                        [](const RankClass& a, const RankClass& b) { return a.peak_bytes < b.peak_bytes; });
   out.peak_rank = static_cast<size_t>(highest - out.ranks.begin());
-  if (!std::isfinite(highest->peak_bytes))
+  if (!std::all_of(out.ranks.begin(), out.ranks.end(),
+                   [](const RankClass& rank) { return std::isfinite(rank.peak_bytes); }))
     return Status::invalid_argument("model: its sizes give no figure; allowed: sizes that a model can have");
   return out;
 }

@@ -58,9 +58,8 @@ void check_attention(KeyValues& values, TrainingRun& run, bool is_played) {
 void warn_of_kernels(TrainingRun& run) {
   if (!has_mixer(run.model)) return;
   run.notes.warnings.push_back(
-      "linear attention, state spaces and convolutions are counted as PyTorch's own operators keep them; "
-      "where "
-      "kernels are installed (flash-linear-attention, mamba-ssm, causal-conv1d) far less is kept, which "
+      "linear attention, state spaces and convolutions are counted as PyTorch's own operators keep them; far "
+      "less is kept where kernels are installed (flash-linear-attention, mamba-ssm, causal-conv1d), which "
       "train.linear_attention = kernels counts as lean code does");
 }
 

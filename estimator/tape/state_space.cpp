@@ -10,7 +10,7 @@
 
 namespace spillway::estimator {
 
-// Each channel by itself. Both ends are padded; what the convolution makes for the end is cut off.
+// The convolution of each channel by itself: both ends are padded, and what it makes for the end is cut off.
 Tensor Layers::convolved(const Tensor& given, double kernel, bool bias) {
   const double channels = given.elements / tokens_;
   const auto trained = [&](double elements) { return tape_.weight(elements, weight_element_, trained_); };
@@ -90,14 +90,14 @@ Tensor Layers::chunk_scan(const StateSpace& space, const std::vector<Tensor>& pa
     return op_.activation_of_result(filled(op_, running_sums(op_, filled(op_, of, elements)), elements));
   };
 
-  // Within a chunk.
+  // These are what tokens of one chunk give each other.
   const Tensor factors = segments(decay, rows * chunk);
   Tensor pairs = summed(outer_product(op_, from, in, rows * chunk * state), rows * chunk);
   const Tensor weights = summed(op_.multiply(pairs, factors), rows * chunk);
   const Tensor diagonal =
       row_sums(op_, outer_product(op_, weights, x, rows * chunk * head_dim), rows * head_dim);
 
-  // From chunk to chunk.
+  // These are what goes from chunk to chunk.
   const Tensor left = op_.activation_of_result(op_.add(op_.slice(cumulated, rows / chunk), cumulated));
   const Tensor decayed = op_.multiply(in, left);
   const double of_one = batch_ * heads * head_dim * state;

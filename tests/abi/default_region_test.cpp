@@ -81,7 +81,7 @@ TEST(AbiOffload, ADefaultRegionIsMovedWhenAnotherTookItsPlace) {
 }
 
 TEST(AbiOffload, ADefaultRegionWaitsForDevicesThatAreNotUsedYet) {
-  if (lacks_controls()) GTEST_SKIP() << "needs two devices";
+  if (lacks_controls()) GTEST_SKIP() << "two devices are simulated: a machine need not have them";
   in_child({{"SPILLWAY_SIM", "devices:2"}}, [] {
     SPW_CHECK(spw_region_set_default("all") == SPW_OK);
     const auto driver = start_device(2);

@@ -436,7 +436,8 @@ TEST(AbiOffload, TheDiskHasItsRoomBackWhenMemoryIsTrimmedOrTheProgramIsIdle) {
 }
 
 TEST(AbiOffload, WhatIsWrongWithADirectoryIsSaidOnce) {
-  if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no file system in memory at /dev/shm";
+  if (::access("/dev/shm", W_OK) != 0)
+    GTEST_SKIP() << "this machine has no file system in memory at /dev/shm";
   const Folder folder;
   const std::string said = folder.file("said");
   in_child({{"SPILLWAY_CONF", "spill_ram_backed:on,spill_dir:/dev/shm"}}, [&] {

@@ -45,7 +45,7 @@ TEST(AbiOverflow, WhatDoesNotFitIsInHostMemory) {
 }
 
 TEST(AbiOverflow, WhereTheDriverMakesNoHostMemoryItIsMappedPinnedMemory) {
-  if (lacks_controls()) GTEST_SKIP() << "what the driver says of host memory is chosen";
+  if (lacks_controls()) GTEST_SKIP() << "a real driver cannot be told what to say of host memory";
   Environment environment = kPlaces;
   environment["SPILLWAY_SIM"] = "host_vmm:off";
   in_child(environment, [] { place_and_use(false); });
@@ -53,7 +53,7 @@ TEST(AbiOverflow, WhereTheDriverMakesNoHostMemoryItIsMappedPinnedMemory) {
 
 // A driver may end the process that asks for memory at a NUMA node: nobody does unasked.
 TEST(AbiOverflow, MemoryAtANumaNodeIsNotAskedFor) {
-  if (lacks_controls()) GTEST_SKIP() << "what the driver says of host memory is chosen";
+  if (lacks_controls()) GTEST_SKIP() << "a real driver cannot be told what to say of host memory";
   Environment environment = kPlaces;
   environment["SPILLWAY_SIM"] = "host_numa:fault";
   in_child(environment, [] { place_and_use(true); });
@@ -68,7 +68,7 @@ TEST(AbiOverflow, ItsMemoryIsPinnedWhereTheOptionSaysSo) {
 }
 
 TEST(AbiOverflow, ItsMemoryIsThatOfTheDriverWhereTheOptionSaysSo) {
-  if (lacks_controls()) GTEST_SKIP() << "what the driver says of host memory is chosen";
+  if (lacks_controls()) GTEST_SKIP() << "a real driver cannot be told what to say of host memory";
   Environment environment = kPlaces;
   environment["SPILLWAY_CONF"] += ",overflow_memory:vmm";
   environment["SPILLWAY_SIM"] = "host_vmm:off,host_numa:on";

@@ -68,7 +68,7 @@ class Neighbour {
 };
 
 TEST(Processes, ShareADeviceNearItsLimit) {
-  if (lacks_controls()) GTEST_SKIP() << "the size of the device must be known";
+  if (lacks_controls()) GTEST_SKIP() << "a real device cannot be given the size that is tested";
   const Folder folder;
   in_child({{"SPILLWAY_SIM", "capacity:128MiB,shared:" + folder.file("account")}}, [] {
     Neighbour neighbour;

@@ -18,7 +18,7 @@ namespace {
 class AllocatorTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!device.simulated()) GTEST_SKIP() << "needs two devices";
+    if (!device.simulated()) GTEST_SKIP() << "two devices are simulated: a machine need not have them";
     // As a program that uses both.
     EXPECT_EQ(device.driver->cuDevicePrimaryCtxRetain(&second_context, 1), CUDA_SUCCESS);
   }

@@ -90,7 +90,7 @@ TEST(Arena, ScatteredFreePagesServeALargeBlockThroughAView) {
 
 TEST(Arena, ARepeatedProgramMakesNoDriverCallAfterItsFirstPass) {
   Device device;
-  if (!device.simulated()) GTEST_SKIP() << "driver calls are counted by the simulated driver";
+  if (!device.simulated()) GTEST_SKIP() << "a real driver does not count its calls";
   const auto arena = device.arena();
   std::vector<void*> kept;
   uint64_t calls_after_two = 0;
@@ -202,7 +202,7 @@ TEST(Arena, TrimGivesBackEverythingThatIsFree) {
 
 TEST(Arena, ATrimUnmapsARunOfPagesInOneCall) {
   Device device;
-  if (!device.simulated()) GTEST_SKIP() << "driver calls are counted by the simulated driver";
+  if (!device.simulated()) GTEST_SKIP() << "a real driver does not count its calls";
   const auto arena = device.arena();
   std::vector<void*> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back(must_allocate(*arena, 20 * kMiB, nullptr));
@@ -280,7 +280,7 @@ TEST(Arena, NetworkCardsMayReachItsMemoryWhereTheDeviceSaysSo) {
 
 TEST(Arena, EverythingGoesBackWithTheArena) {
   Device device;
-  if (!device.simulated()) GTEST_SKIP() << "handles are counted by the simulated driver";
+  if (!device.simulated()) GTEST_SKIP() << "a real driver does not count its handles";
   {
     const auto arena = device.arena();
     for (int i = 0; i < 10; ++i) must_allocate(*arena, 3 * kMiB, nullptr);

@@ -75,7 +75,7 @@ TEST_F(BorrowingTest, APoolKeepsItsPages) {
 }
 
 TEST_F(BorrowingTest, WhereTheTwoCannotBeOrderedNothingIsLent) {
-  if (!made.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!made.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   made.give(lender, 3);
   use(lender, 3);
   made.device.inject_fault("cuEventRecord", 1, CUDA_ERROR_OUT_OF_MEMORY);

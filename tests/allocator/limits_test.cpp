@@ -220,7 +220,7 @@ class Others {
 
 TEST(Limits, MemoryThatOthersGiveBackIsFoundAgain) {
   Device device("capacity:64MiB,completion:run-ahead");
-  if (!device.simulated()) GTEST_SKIP() << "the size of the device must be known";
+  if (!device.simulated()) GTEST_SKIP() << "a real device cannot be given the size that is tested";
   const auto arena = device.arena();
   Others others(device);
   others.take(32 * kMiB);
@@ -255,7 +255,7 @@ TEST(Limits, MemoryThatOthersGiveBackIsFoundAgain) {
 
 TEST(Limits, AFullDeviceIsAnErrorThatSaysWhatOthersHold) {
   Device device("capacity:64MiB");
-  if (!device.simulated()) GTEST_SKIP() << "the size of the device must be known";
+  if (!device.simulated()) GTEST_SKIP() << "a real device cannot be given the size that is tested";
   const auto arena = device.arena();
   Others others(device);
   others.take(32 * kMiB);

@@ -116,7 +116,7 @@ TEST_F(PagesForMappings, AreNotCreatedBeyondTheLimit) {
 }
 
 TEST_F(PagesForMappings, AreNotNeededWhereOthersFillTheDevice) {
-  if (!device_.simulated()) GTEST_SKIP() << "the size of the device must be known";
+  if (!device_.simulated()) GTEST_SKIP() << "a real device cannot be given the size that is tested";
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};

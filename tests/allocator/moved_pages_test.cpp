@@ -55,7 +55,7 @@ TEST_F(PagesOut, KeepTheirAddressesAndComeBackToThem) {
 }
 
 TEST_F(PagesOut, StayOutWhereTheyCannotComeBack) {
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   const ArenaLock lock(of.mutex);
   of.must_give(4, nullptr);
   must_map({3, 1});
@@ -75,7 +75,7 @@ TEST_F(PagesOut, StayOutWhereTheyCannotComeBack) {
 }
 
 TEST_F(PagesOut, WhatTheDriverDoesNotUnmapIsStuckAndComesBackAsItIs) {
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   const ArenaLock lock(of.mutex);
   of.must_give(3, nullptr);
   write(store.page(0).va, 9);

@@ -254,7 +254,7 @@ TEST(PageStore, PagesBeforeAFailureAreThereAndThoseBehindItAreNot) {
                               Faults{"cuMemMap", 4, 3}, Faults{"cuMemSetAccess", 1, 0}}) {
     SCOPED_TRACE(std::string(fault.call) + " " + std::to_string(fault.nth));
     StoreOf<VirtualMemory> of;
-    if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+    if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
     PageStore& store = of.store();
     const auto owner = of.heap();
     const ArenaLock lock(of.mutex);
@@ -278,7 +278,7 @@ TEST(PageStore, PagesBeforeAFailureAreThereAndThoseBehindItAreNot) {
 
 TEST(PageStore, AnotherErrorDoesNotSayThatTheDeviceIsFull) {
   StoreOf<VirtualMemory> of;
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   const ArenaLock lock(of.mutex);
   of.device.inject_fault("cuMemCreate", 1, CUDA_ERROR_NOT_PERMITTED);
   uint32_t created = 0;
@@ -288,7 +288,7 @@ TEST(PageStore, AnotherErrorDoesNotSayThatTheDeviceIsFull) {
 
 TEST(PageStore, PagesThatTheDriverHoldsOnToAreNotGivenOut) {
   StoreOf<VirtualMemory> of;
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   PageStore& store = of.store();
   const ArenaLock lock(of.mutex);
   of.device.inject_fault("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -303,7 +303,7 @@ TEST(PageStore, PagesThatTheDriverHoldsOnToAreNotGivenOut) {
 
 TEST(PageStore, ASegmentThatTheDriverRefusesChangesNothing) {
   StoreOf<Segments> of;
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   const ArenaLock lock(of.mutex);
   of.device.inject_fault("cuMemAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
   PageId first = kNoPage;

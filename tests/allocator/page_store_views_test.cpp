@@ -115,7 +115,7 @@ TEST_F(Views, RetiredOnesAreUnmappedNeighboursInOneCall) {
 }
 
 TEST_F(Views, WhatCannotBeUnmappedStaysRetired) {
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   const ArenaLock lock(of.mutex);
   of.must_give(4, nullptr);
   View* view = must_map({0, 2});
@@ -130,7 +130,7 @@ TEST_F(Views, WhatCannotBeUnmappedStaysRetired) {
 }
 
 TEST_F(Views, AFailureLeavesNothingMapped) {
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   const ArenaLock lock(of.mutex);
   of.must_give(4, nullptr);
   uint64_t va = 0;
@@ -152,7 +152,7 @@ TEST_F(Views, AFailureLeavesNothingMapped) {
 }
 
 TEST_F(Views, WhatAFailureLeavesMappedServesNobodyAndGoesWithItsPages) {
-  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!of.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   const ArenaLock lock(of.mutex);
   of.must_give(4, nullptr);
   of.device.inject_fault("cuMemMap", 3, CUDA_ERROR_OUT_OF_MEMORY);

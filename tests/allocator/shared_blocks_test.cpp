@@ -167,7 +167,7 @@ TEST_F(SharedBlocksTest, MistakesAreErrorsAndChangeNothing) {
 }
 
 TEST_F(SharedBlocksTest, EveryRefusalOfTheDriverLeavesAllAsItWas) {
-  if (!device_.simulated()) GTEST_SKIP() << "needs faults";
+  if (!device_.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   for (const char* call : {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
     device_.inject_fault(call, 1, CUDA_ERROR_INVALID_VALUE);
     void* out = &out;

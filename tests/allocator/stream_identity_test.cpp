@@ -316,7 +316,7 @@ TEST_F(StreamIdentity, BothNamesOfTheDefaultStreamAreOneStream) {
 }
 
 TEST_F(StreamIdentity, AStreamOfAnotherDeviceIsRefused) {
-  if (!device_.simulated()) GTEST_SKIP() << "needs two devices";
+  if (!device_.simulated()) GTEST_SKIP() << "two devices are simulated: a machine need not have them";
   const auto arena = device_.arena();
   void* block = must_allocate(*arena, kMiB, nullptr);
   CUcontext other = nullptr;

@@ -112,7 +112,7 @@ TEST_F(ViewBudgetTest, OnlyViewsThatLieUnusedAreRetired) {
 }
 
 TEST_F(ViewBudgetTest, AViewThatCannotBeUnmappedServesNobodyAllTheSame) {
-  if (!made.device.simulated()) GTEST_SKIP() << "needs faults";
+  if (!made.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   View* const view = map(first, 70);
   const uint32_t generation = view->generation;
   made.device.inject_fault("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
