@@ -10,13 +10,16 @@ class Lister {
   Lister(int64_t hidden, std::vector<WeightTensors>& out) : hidden_(hidden), out_(out) {}
 
   void operator()(const Attention& block) const {
+    if (block.shared)
+      adapters(3, input_width(block, hidden_), block.shared->rank, input_width(block, hidden_));
+    if (has_earlier_weights(block)) return;
     replicated(block.norm_parameters);
     if (block.latent.has_value()) {
       latent_projections(block, *block.latent);
     } else {
       const int64_t projected =
           block.head_dim * (query_heads(block) + key_value_matrices(block) * block.key_value_heads);
-      matrix(hidden_ * projected);
+      matrix(input_width(block, hidden_) * projected);
       if (block.query_key_value_bias) sharded(projected);
       matrix(block.heads * block.head_dim * hidden_);
     }
@@ -27,6 +30,8 @@ class Lister {
 
   void operator()(const Mlp& block) const {
     const int64_t widths = block.gated ? 2 : 1;
+    if (block.shared) adapters(1, hidden_, block.shared->rank, widths * block.ffn);
+    if (has_earlier_weights(block)) return;
     replicated(block.norm_parameters);
     matrix(hidden_ * block.ffn * widths);
     if (block.bias) sharded(widths * block.ffn);
@@ -87,6 +92,13 @@ class Lister {
     matrix(block.heads * latent.value_dim * hidden_);
   }
 
+  void adapters(int64_t count, int64_t in, int64_t rank, int64_t out) const {
+    for (int64_t i = 0; i < count; ++i) {
+      add(Placement::kReplicated, in * rank, true);
+      add(Placement::kReplicated, rank * out, true);
+    }
+  }
+
   void matrix(int64_t elements) const { add(Placement::kTensorSharded, elements, true); }
   void sharded(int64_t elements) const { add(Placement::kTensorSharded, elements, false); }
   void replicated(int64_t elements) const { add(Placement::kReplicated, elements, false); }
@@ -104,6 +116,9 @@ class MatrixLister {
       : hidden_(hidden), joined_(joined), out_(out) {}
 
   void operator()(const Attention& block) const {
+    const int64_t input = input_width(block, hidden_);
+    if (block.shared) adapters(3, input, block.shared->rank, input);
+    if (has_earlier_weights(block)) return;
     if (block.latent.has_value()) {
       const LatentAttention& latent = *block.latent;
       const int64_t query_width = block.heads * (latent.head_dim + latent.rotary_dim);
@@ -115,14 +130,17 @@ class MatrixLister {
       return;
     }
     if (joined_.query_key_value) {
-      add((query_heads(block) + 2 * block.key_value_heads) * block.head_dim, hidden_);
+      add((query_heads(block) + 2 * block.key_value_heads) * block.head_dim, input);
     } else {
-      add(query_heads(block) * block.head_dim, hidden_);
-      add(block.key_value_heads * block.head_dim, hidden_, key_value_matrices(block));
+      add(query_heads(block) * block.head_dim, input);
+      add(block.key_value_heads * block.head_dim, input, key_value_matrices(block));
     }
     add(hidden_, block.heads * block.head_dim);
   }
-  void operator()(const Mlp& block) const { feed_forward(block.ffn, block.gated, 1); }
+  void operator()(const Mlp& block) const {
+    if (block.shared) adapters(1, hidden_, block.shared->rank, (block.gated ? 2 : 1) * block.ffn);
+    if (!has_earlier_weights(block)) feed_forward(block.ffn, block.gated, 1);
+  }
   void operator()(const Experts& block) const {
     if (!joined_.experts) feed_forward(block.ffn, block.gated, block.count);
     if (block.shared_ffn > 0) feed_forward(block.shared_ffn, block.gated, 1);
@@ -176,6 +194,10 @@ class MatrixLister {
     add(joined ? 2 * ffn : ffn, hidden_, (gated && !joined ? 2 : 1) * count);
     add(hidden_, ffn, count);
   }
+  void adapters(int64_t count, int64_t in, int64_t rank, int64_t out) const {
+    add(rank, in, count);
+    add(out, rank, count);
+  }
   void add(int64_t rows, int64_t columns, int64_t count = 1) const {
     if (rows > 0 && columns > 0 && count > 0) out_.push_back({rows, columns, count});
   }
@@ -200,7 +222,8 @@ bool has_mixer(const Model& model) {
   return any_block(model, [](const Block& block) {
     const auto* mixer = std::get_if<Mixer>(&block);
     return mixer != nullptr && !std::holds_alternative<std::monostate>(mixer->kind) &&
-           !std::holds_alternative<LayerInput>(mixer->kind) && !std::holds_alternative<AltUp>(mixer->kind);
+           !std::holds_alternative<LayerInput>(mixer->kind) && !std::holds_alternative<AltUp>(mixer->kind) &&
+           !std::holds_alternative<OwnProjection>(mixer->kind);
   });
 }
 

@@ -28,6 +28,14 @@ enum class AttentionMask {
   kNone,
 };
 
+// Weights of a block that several layers have together, beside matrices of each layer's own (Zamba2).
+struct SharedWeights {
+  int64_t set = 0;    // which of the model's shared weights
+  bool first = true;  // no layer before has them
+  int64_t rank = 0;   // of the two narrow matrices beside each product into the block; 0: there are none
+  bool operator==(const SharedWeights& other) const = default;
+};
+
 struct Attention {
   int64_t heads = 0;
   int64_t key_value_heads = 0;
@@ -45,8 +53,14 @@ struct Attention {
   bool gated = false;            // the queries' matrix makes a factor for each element of the result too
   AttentionMask mask = AttentionMask::kCausal;
   std::optional<LatentAttention> latent = {};
+  int64_t input = 0;  // width of what queries, keys and values are made of; 0: the layer's
+  std::optional<SharedWeights> shared = {};
   bool operator==(const Attention& other) const = default;
 };
+
+inline int64_t input_width(const Attention& block, int64_t hidden) {
+  return block.input > 0 ? block.input : hidden;
+}
 
 // As many as the queries' matrix makes.
 inline int64_t query_heads(const Attention& block) {
@@ -68,8 +82,15 @@ struct Mlp {
   bool gated = false;  // two projections in, one out
   bool bias = false;
   int64_t norm_parameters = 0;
+  std::optional<SharedWeights> shared = {};
   bool operator==(const Mlp& other) const = default;
 };
+
+// Tells whether another layer's block has the same weights and comes before.
+template <typename Kind>
+bool has_earlier_weights(const Kind& block) {
+  return block.shared.has_value() && !block.shared->first;
+}
 
 struct Experts {
   int64_t count = 0;
@@ -163,9 +184,14 @@ struct AltUp {
   bool operator==(const AltUp& other) const = default;
 };
 
+// A product of the layer's own behind blocks whose weights are shared (Zamba2).
+struct OwnProjection {
+  bool operator==(const OwnProjection& other) const = default;
+};
+
 // Says which of them a mixer is, where more than its sizes is known.
 using MixerKind = std::variant<std::monostate, LayerInput, AltUp, DeltaNet, ShortConvolution, StateSpace,
-                               SelectiveScan, LightningAttention>;
+                               SelectiveScan, LightningAttention, OwnProjection>;
 
 // A block that mixes tokens by other means than attention: state spaces, linear attention, convolutions. What
 // its kernels keep for the backward pass is a number of elements for each token; what generating text keeps,

@@ -105,6 +105,7 @@ struct ModelCode {
   int64_t relative_span = 0;         // positions that such a score tells apart to each side
   bool sinks = false;                // a score beside those of keys
   bool always_masked = false;        // a mask is made whatever the samples are
+  bool masks_numbers = false;        // that mask is one of numbers, for all layers (Zamba2 of transformers 4)
   bool clamps_gates = false;         // experts' (gpt-oss)
   RotationCode rotation = RotationCode::kHalves;
   bool caches_latent = false;    // latent attention's narrow rows are cached, not keys and values
@@ -124,20 +125,21 @@ struct ModelCode {
   bool layer_scale = false;       // a block's output times a vector of weights
   bool layer_scalar = false;      // a layer's output times a number, in place
   bool unrolled_mixers =
-      false;                    // as transformers 4 writes them: row by row, products with names of their own
-  bool multiplies = false;      // inputs and results of products with numbers (Falcon-H1)
-  bool gates_behind = false;    // a state space's norm stands before its gate
-  bool norms_groups = false;    // that norm is one of each group
-  bool mixes_beside = false;    // a state space and attention read the same input (Falcon-H1)
-  bool scales_blocks = false;   // a block's output times a number
-  bool needs_kernels = false;   // PyTorch's own operators are an error (Jamba of transformers 4)
-  bool wide_residual = false;   // residual sums are fp32, and cast for norms (Mamba-2)
-  bool caches_by_name = false;  // keys and values are put into the cache as they are
-  bool caps_logits = false;     // c tanh(logits / c)
-  bool caps_scores = false;     // the same of eager attention's scores
-  bool scales_logits = false;   // with a number
-  bool adds_to_logits = false;  // a buffer as wide as weights are (final_logits_bias)
-  int64_t sound_channels = 0;   // of what two convolutions make an encoder's tokens of; 0: it has tokens
+      false;                   // as transformers 4 writes them: row by row, products with names of their own
+  bool multiplies = false;     // inputs and results of products with numbers (Falcon-H1)
+  bool gates_behind = false;   // a state space's norm stands before its gate
+  bool norms_groups = false;   // that norm is one of each group
+  bool mixes_beside = false;   // a state space and attention read the same input (Falcon-H1)
+  bool scales_blocks = false;  // a block's output times a number
+  bool needs_kernels = false;  // PyTorch's own operators are an error (Jamba of transformers 4)
+  bool wide_residual = false;  // residual sums are fp32, and cast for norms (Mamba-2)
+  bool makes_states_first = false;  // caches of states are made before the first layer, of the weights' type
+  bool caches_by_name = false;      // keys and values are put into the cache as they are
+  bool caps_logits = false;         // c tanh(logits / c)
+  bool caps_scores = false;         // the same of eager attention's scores
+  bool scales_logits = false;       // with a number
+  bool adds_to_logits = false;      // a buffer as wide as weights are (final_logits_bias)
+  int64_t sound_channels = 0;       // of what two convolutions make an encoder's tokens of; 0: it has tokens
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
   bool loss_in_fp32 = true;           // logits are cast before the loss
   bool uses_cache = true;             // keys and values are copied into a cache

@@ -96,9 +96,26 @@ def hybrid(rng: random.Random, kind: str) -> Row:
 def nemotron_h(rng: random.Random) -> Row:
     out = more_types.like_llama(rng, "nemotron_h")
     words = {"heads": "mamba_num_heads", "head": "mamba_head_dim", "state": "ssm_state_size", "groups": "n_groups"}
-    kinds = [rng.choice(["mamba", "attention", "mlp"]) for _ in range(rng.randint(2, 8))]
+    kinds = [rng.choice(["mamba", "attention", "mlp", "moe"]) for _ in range(rng.randint(2, 8))]
     del out["num_hidden_layers"]
+    ffn = out["intermediate_size"] // 4
+    out |= {"moe_intermediate_size": ffn, "moe_shared_expert_intermediate_size": 2 * ffn}
+    out |= {"n_routed_experts": rng.choice([4, 8]), "num_experts_per_tok": 2}
     return out | {"layers_block_type": kinds, **state_space(rng, out["hidden_size"], words | {"chunk": "chunk_size"})}
+
+
+def zamba2(rng: random.Random) -> Row:
+    """Hybrid layers take turns with one or two shared blocks. transformers 5 shares them where tables are tied."""
+    out = more_types.like_llama(rng, "zamba2") | {"num_hidden_layers": rng.randint(3, 7)}
+    del out["num_key_value_heads"]
+    out["n_mamba_heads"] = 2 * out["hidden_size"] // rng.choice([32, 64])
+    layers = out["num_hidden_layers"]
+    hybrids = rng.sample(range(1, layers), rng.randint(1, layers - 1))
+    out["layers_block_type"] = ["hybrid" if i in hybrids else "mamba" for i in range(layers)]
+    out |= {"num_mem_blocks": rng.choice([1, 2]), "adapter_rank": rng.choice([16, 128])}
+    out |= {"use_shared_attention_adapter": rng.random() < 0.5, "use_mem_rope": rng.random() < 0.5}
+    out |= {"mamba_d_state": rng.choice([16, 64]), "mamba_ngroups": rng.choice([1, 2])}
+    return out | {"chunk_size": rng.choice([64, 128, 256]), "tie_word_embeddings": True}
 
 
 def mamba(rng: random.Random, kind: str) -> Row:
@@ -128,13 +145,14 @@ def gemma3n(rng: random.Random) -> Row:
     out |= {"num_hidden_layers": layers, "num_kv_shared_layers": layers // 2 - 1, "sliding_window": 512}
     out |= {"hidden_size_per_layer_input": rng.choice([64, 256]), "vocab_size_per_layer_input": 32000}
     out["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
-    return out | {"altup_num_inputs": rng.choice([2, 4]), "laurel_rank": 64, "activation_sparsity_pattern": None}
+    out["activation_sparsity_pattern"] = rng.choice([None, [0.95] * (layers // 2) + [0.0] * (layers - layers // 2)])
+    return out | {"altup_num_inputs": rng.choice([2, 4]), "laurel_rank": 64}
 
 
 KINDS: dict[str, Callable[[random.Random], Row]] = {
     **{"qwen3_next": qwen3_next, "llama4_text": llama4, "lfm2": lfm2, "xglm": xglm, "mamba2": mamba2},
     **{kind: partial(hybrid, kind=kind) for kind in ("bamba", "granitemoehybrid", "falcon_h1")},
-    **{"nemotron_h": nemotron_h, "jamba": jamba, "minimax": minimax, "gemma3n_text": gemma3n},
+    **{"nemotron_h": nemotron_h, "zamba2": zamba2, "jamba": jamba, "minimax": minimax, "gemma3n_text": gemma3n},
     **{kind: partial(mamba, kind=kind) for kind in ("mamba", "falcon_mamba")},
 }
 # Torch's own code of the first state spaces takes one token at a time.

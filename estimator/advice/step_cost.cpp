@@ -117,9 +117,17 @@ double host_bytes(const ModelWork& model, const StepShape& shape, double element
   return out;
 }
 
+// The block with weights to multiply with, whichever layer has them.
+Block with_weights(Block block) {
+  if (auto* attention = std::get_if<Attention>(&block); attention != nullptr && attention->shared)
+    attention->shared->first = true;
+  if (auto* mlp = std::get_if<Mlp>(&block); mlp != nullptr && mlp->shared) mlp->shared->first = true;
+  return block;
+}
+
 void count(const Block& block, double hidden, ModelWork& out) {
   std::vector<WeightTensors> weights;
-  append_weights(block, static_cast<int64_t>(hidden), weights);
+  append_weights(with_weights(block), static_cast<int64_t>(hidden), weights);
   double share = 1;
   if (const auto* experts = std::get_if<Experts>(&block)) {
     out.expert_tokens += static_cast<double>(experts->top_k);

@@ -27,7 +27,7 @@ class Lister {
         out_(out) {}
 
   void operator()(const Attention& block) const {
-    norm(block.norm_parameters > 0);
+    norm(block.norm_parameters > 0, static_cast<double>(input_width(block, static_cast<int64_t>(hidden_))));
     if (block.latent.has_value()) {
       latent_projections(block, *block.latent);
     } else {
@@ -80,8 +80,9 @@ class Lister {
   void add(Part part, double bytes) const { out_.push_back({part, bytes}); }
 
   // A block's input and, where it has a norm of its own, the norm's output.
-  void norm(bool has_norm) const {
-    const double one = tokens_ * hidden_ / sequence_shards_;
+  void norm(bool has_norm) const { norm(has_norm, hidden_); }
+  void norm(bool has_norm, double width) const {
+    const double one = tokens_ * width / sequence_shards_;
     add(Part::kNorms, element_ * one);
     if (!has_norm) return;
     if (!training_.modules.layer_norm) add(Part::kNorms, product_input_ * one);

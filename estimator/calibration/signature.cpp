@@ -9,6 +9,11 @@
 namespace spillway::estimator {
 namespace {
 
+std::string shared_text(const std::optional<SharedWeights>& shared) {
+  if (!shared) return {};
+  return fmt::format(" shared {}{} rank {}", shared->set, shared->first ? " first" : "", shared->rank);
+}
+
 std::string text(const Attention& block) {
   std::string out =
       fmt::format("attention {}/{}x{} bias {}{} norms {} {} {}", block.heads, block.key_value_heads,
@@ -23,12 +28,13 @@ std::string text(const Attention& block) {
     out += fmt::format(" latent {} {} {} {} {}", latent->query_rank, latent->key_value_rank, latent->head_dim,
                        latent->rotary_dim, latent->value_dim);
   }
-  return out;
+  if (block.input > 0) out += fmt::format(" input {}", block.input);
+  return out + shared_text(block.shared);
 }
 
 std::string text(const Mlp& block) {
-  return fmt::format("feed-forward {}{}{} norms {}", block.ffn, block.gated ? " gated" : "",
-                     block.bias ? " bias" : "", block.norm_parameters);
+  return fmt::format("feed-forward {}{}{} norms {}{}", block.ffn, block.gated ? " gated" : "",
+                     block.bias ? " bias" : "", block.norm_parameters, shared_text(block.shared));
 }
 
 std::string text(const Experts& block) {
@@ -56,6 +62,7 @@ std::string text(const Mixer& block) {
     out += fmt::format(" lightning {}x{} blocks {}", lightning->heads, lightning->head_dim, lightning->block);
   if (const auto* short_one = std::get_if<ShortConvolution>(&block.kind))
     out += fmt::format(" convolution {}{}", short_one->kernel, short_one->bias ? " bias" : "");
+  if (std::holds_alternative<OwnProjection>(block.kind)) out += " projection";
   if (const auto* scan = std::get_if<SelectiveScan>(&block.kind))
     out += fmt::format(" scan {} states {} rank {} convolution {} norms {}{}{}", scan->inner, scan->state,
                        scan->rank, scan->convolution, static_cast<int>(scan->norms),

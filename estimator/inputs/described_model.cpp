@@ -170,7 +170,7 @@ class Describer {
     if (line.kind == "attention") return attention(line);
     if (line.kind == "mlp")
       return Mlp{std::max<int64_t>(1, size(line, "ffn")), size(line, "gated") != 0, size(line, "bias") != 0,
-                 size(line, "norm")};
+                 size(line, "norm"), shared_weights(line)};
     if (line.kind == "experts") return experts(line);
     Mixer out{size(line, "matrix"), size(line, "other"), size(line, "norm"),
               size(line, "saved"),  size(line, "conv"),  size(line, "state")};
@@ -178,7 +178,13 @@ class Describer {
     return out;
   }
 
+  std::optional<SharedWeights> shared_weights(const BlockLine& line) {
+    if (line.sizes.count("set") == 0) return {};
+    return SharedWeights{size(line, "set"), size(line, "first") != 0, size(line, "rank")};
+  }
+
   MixerKind mixer_kind(const BlockLine& line) {
+    if (size(line, "projection") != 0) return OwnProjection{};
     const int64_t kernel = size(line, "kernel");
     if (const int64_t width = size(line, "input"); width > 0) return LayerInput{width};
     if (const int64_t versions = size(line, "versions"); versions > 0)
@@ -227,6 +233,8 @@ class Describer {
     out.keys_are_values = size(line, "keys_are_values") != 0;
     out.sees_all = size(line, "sees_all", 1) != 0;
     out.gated = size(line, "gated") != 0;
+    out.input = size(line, "input");
+    out.shared = shared_weights(line);
     if (line.sizes.count("kv_rank") != 0) {
       out.latent = LatentAttention{size(line, "q_rank"), size(line, "kv_rank"), size(line, "nope"),
                                    size(line, "rope"), size(line, "value")};

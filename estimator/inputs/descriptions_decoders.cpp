@@ -109,6 +109,44 @@ class ForCausalLM 0 vocabulary
 class Model 0
 passes num_attention_heads num_key_value_heads head_dim attention_bias mamba_chunk_size mamba_d_head mamba_expand layer_types layers_block_type num_experts_per_tok intermediate_size num_logits_to_keep attn_rotary_emb mamba_norm_before_gate mamba_use_mlp mlp_expansion_factor
 )",
+      R"(types zamba2
+let h hidden_size
+let i mamba_expand:2*h
+let s 2*mamba_ngroups:1*mamba_d_state:64
+let heads n_mamba_heads:8
+let wide 2*i+s+heads
+let b add_bias_linear:0
+let listed has(layers_block_type|layer_types)
+let hybrid if(listed,at(layers_block_type|layer_types,hybrid),(layer>0)*(layer<=42)*(layer%6==0)+(layer==47)+(layer==51))
+let earlier if(listed,before(layers_block_type|layer_types,hybrid),min((layer-(layer>0))/6,7)+(layer>47))
+let sets num_mem_blocks:1
+let rank adapter_rank:128
+let kv num_key_value_heads:num_attention_heads
+let attention_rank use_shared_attention_adapter:0*rank
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:1
+refuse (1-listed)*(num_hidden_layers!=54) layers_block_type
+refuse (1-tie_word_embeddings:1)*(1-four)*(if(listed,count(layers_block_type|layer_types,hybrid),9)>sets) tie_word_embeddings
+refuse (i)==0 mamba_expand
+refuse mamba_d_state:64==0 mamba_d_state
+refuse mamba_ngroups:1==0 mamba_ngroups
+refuse (heads)==0 n_mamba_heads
+refuse (sets)==0 num_mem_blocks
+refuse (rank)==0 adapter_rank
+refuse use_shared_attention_adapter:0*(kv!=num_attention_heads) num_key_value_heads
+tower decoder max_position_embeddings:4096
+norm h
+layers num_hidden_layers
+attention heads=num_attention_heads kv=kv dim=2*h/num_attention_heads input=2*h norm=2*h set=earlier%sets first=earlier<sets rank=attention_rank if hybrid
+mlp ffn=intermediate_size:(4*h) gated=1 bias=b norm=h set=earlier%sets first=earlier<sets rank=rank if hybrid
+mixer matrix=h*h saved=h projection=1 if hybrid
+mixer matrix=h*wide+i*h other=(i+s)*(mamba_d_conv:4+1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(mamba_d_conv:4-1) state=i*mamba_d_state:64 heads=heads dim=i/heads states=mamba_d_state:64 groups=mamba_ngroups:1 kernel=mamba_d_conv:4 chunk=chunk_size:256 bias=b out_bias=b conv_bias=1 normed=1
+class ForCausalLM 0 vocabulary
+class ForSequenceClassification labels*h
+class Model 0
+passes attention_hidden_size attention_head_dim head_dim mamba_headdim kv_channels num_query_groups hybrid_layer_ids use_conv_bias use_mamba_kernels use_mem_eff_path use_mem_rope use_long_context num_logits_to_keep intermediate_size num_key_value_heads time_step_limit use_shared_block use_shared_mlp_adapter ffn_hidden_size layer_types
+)",
       R"(types lfm2
 let h hidden_size
 let told block_ff_dim|intermediate_size
@@ -135,7 +173,10 @@ passes conv_L_cache num_attention_heads num_key_value_heads full_attn_idxs conv_
       R"(types nemotron_h
 let h hidden_size
 let i mamba_num_heads*mamba_head_dim
-let s 2*n_groups:8*ssm_state_size:128
+let groups mamba_n_groups|n_groups:8
+let kernel mamba_d_conv|conv_kernel:4
+let conv_bias mamba_conv_bias|use_conv_bias:1
+let s 2*groups*ssm_state_size:128
 let heads mamba_num_heads
 let wide 2*i+s+heads
 let b mamba_proj_bias|use_bias:0
@@ -143,21 +184,21 @@ let shared n_shared_experts:1*moe_shared_expert_intermediate_size
 hidden h
 vocabulary vocab_size
 tied 0
-refuse 1-has(layers_block_type) hybrid_override_pattern
+refuse 1-has(layers_block_type|layer_types) layers_block_type
 refuse has(moe_latent_size) moe_latent_size
 refuse mamba_num_heads==0 mamba_num_heads
 refuse mamba_head_dim==0 mamba_head_dim
 refuse ssm_state_size:128==0 ssm_state_size
 tower decoder max_position_embeddings:4096
 norm h
-layers count(layers_block_type)
-mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(conv_kernel:4-1) state=i*ssm_state_size:128 heads=heads dim=mamba_head_dim states=ssm_state_size:128 groups=n_groups:8 kernel=conv_kernel:4 chunk=chunk_size:128 bias=b out_bias=b conv_bias=use_conv_bias:1 normed=1 if at(layers_block_type,linear_attention,mamba)
-attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim bias=attention_bias:0 norm=h if at(layers_block_type,full_attention,attention)
-experts count=n_routed_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared gated=0 norm=h if at(layers_block_type,moe)
-mlp ffn=intermediate_size bias=mlp_bias:0 norm=h if at(layers_block_type,mlp)
+layers count(layers_block_type|layer_types)
+mixer matrix=h*wide+i*h other=(i+s)*(kernel+conv_bias)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(kernel-1) state=i*ssm_state_size:128 heads=heads dim=mamba_head_dim states=ssm_state_size:128 groups=groups kernel=kernel chunk=mamba_chunk_size|chunk_size:128 bias=b out_bias=b conv_bias=conv_bias normed=1 if at(layers_block_type|layer_types,linear_attention,mamba)
+attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim bias=attention_bias:0 norm=h if at(layers_block_type|layer_types,full_attention,attention)
+experts count=n_routed_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared gated=0 norm=h if at(layers_block_type|layer_types,moe)
+mlp ffn=intermediate_size bias=mlp_bias:0 norm=h if at(layers_block_type|layer_types,mlp)
 class ForCausalLM 0 vocabulary
 class Model 0
-passes tie_word_embeddings moe_shared_expert_overlap mtp_layers_block_type expand chunk_size num_hidden_layers intermediate_size mlp_bias n_routed_experts num_experts_per_tok moe_intermediate_size use_mamba_kernels num_attention_heads num_key_value_heads head_dim mamba_hidden_act n_shared_experts use_bias
+passes mtp_hybrid_override_pattern tie_word_embeddings moe_shared_expert_overlap mtp_layers_block_type expand chunk_size num_hidden_layers intermediate_size mlp_bias n_routed_experts num_experts_per_tok moe_intermediate_size use_mamba_kernels num_attention_heads num_key_value_heads head_dim mamba_hidden_act n_shared_experts use_bias
 )",
       R"(types qwen3_next qwen3_5_text qwen3_5_moe_text
 let h hidden_size

@@ -1,6 +1,7 @@
 #include "estimator/inputs/hugging_face.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -94,6 +95,28 @@ Result<std::string> type_of(KeyValues& values, const std::string& prefix, Notes&
                   type, did_you_mean(type, known_types())));
 }
 
+// A letter for each layer, as published files have it (NemotronHConfig._pattern_to_list).
+void offer_listed_layers(KeyValues& values, const std::string& prefix) {
+  const std::string key = prefix + "hybrid_override_pattern";
+  if (!values.has(key)) return;
+  std::vector<std::string_view> layers;
+  for (const char letter : values.text(key, "")) {
+    if (letter == 'M') {
+      layers.emplace_back("linear_attention");
+    } else if (letter == 'E') {
+      layers.emplace_back("moe");
+    } else if (letter == '*') {
+      layers.emplace_back("full_attention");
+    } else if (letter == '-') {
+      layers.emplace_back("mlp");
+    } else {
+      values.complain(
+          fmt::format("{}: '{}' is not allowed; allowed: M, E, * and -, one for each layer", key, letter));
+    }
+  }
+  values.offer(prefix + "layers_block_type", fmt::format("[{}]", fmt::join(layers, ",")));
+}
+
 }  // namespace
 
 std::vector<std::string_view> known_types() {
@@ -117,6 +140,7 @@ Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, No
                     "code, and --as {} counts its language part alone",
                     whole, type.value()));
   if (values.text(prefix + "read_as", "").empty()) offer_type_defaults(values, prefix, type.value());
+  if (type.value() == "nemotron_h") offer_listed_layers(values, prefix);
   const Family* family = find_family(type.value());
   Model model = family != nullptr ? read_family(values, prefix, *family, notes)
                                   : read_described(values, prefix, find_description(type.value()), notes);

@@ -142,7 +142,9 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.unrolled_mixers = old;
   code.biased_attention = !old && row.norm == NormCode::kT5;
   // Falcon of transformers 5 makes its mask for biases by positions, which it may not have.
-  code.always_masked = row.type == (old ? "modernbert" : "falcon") || (old && row.type == "jamba");
+  code.masks_numbers = code.makes_states_first = old && row.type == "zamba2";
+  code.always_masked =
+      row.type == (old ? "modernbert" : "falcon") || (old && row.type == "jamba") || code.masks_numbers;
   code.masks_without_cache = old && row.norm != NormCode::kT5 && !row.unmasked && !row.two_stacks;
 }
 
@@ -165,9 +167,10 @@ void read_gemma4(CodeReader& in, ModelCode& code) {
 // Blocks of state spaces and what stands around them.
 void read_mixers(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.wide_residual = row.never_caches && in.flag("residual_in_fp32", true);
-  code.norms_groups = row.type == "nemotron_h" || row.type == "falcon_h1";
+  code.norms_groups = row.type == "nemotron_h" || row.type == "falcon_h1" || row.type == "zamba2";
   code.multiplies = code.mixes_beside = row.type == "falcon_h1";
   code.gates_behind = row.type == "falcon_h1" && in.flag("mamba_norm_before_gate", true);
+  if (row.type == "zamba2" && in.flag("use_mem_rope", false)) code.rotary = 1;
   if (row.type == "granitemoehybrid" && in.text({"position_embedding_type"}, "") != "rope") code.rotary = 0;
 }
 

@@ -161,6 +161,11 @@ class Evaluation {
       if (list.empty()) return key_value(key, text);
       return key_value(key, layer < list.size() ? list[layer] : "null");
     }
+    if (name == "before")
+      return static_cast<double>(
+          std::count_if(list.begin(), list.begin() + std::min(layer, list.size()), is_word));
+    if (name == "count" && given.size() > 1)
+      return static_cast<double>(std::count_if(list.begin(), list.end(), is_word));
     if (name == "count") return static_cast<double>(list.size());
     if (name == "at") return layer < list.size() && is_word(list[layer]) ? 1 : 0;
     if (name == "in") return std::find(list.begin(), list.end(), std::to_string(layer)) != list.end() ? 1 : 0;

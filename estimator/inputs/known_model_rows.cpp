@@ -80,6 +80,22 @@ const std::vector<KnownModel>& known_models() {
        "llama h=2048 f=8192 l=24 a=32 k=32 v=49152 p=8192 tied=true", SizesSource::kTable},
       {"smollm3-3b", "HuggingFaceTB/SmolLM3-3B", 3.075,
        "smollm3 h=2048 f=11008 l=36 a=16 k=4 v=128256 p=65536 tied=true", SizesSource::kNone},
+      {"nemotron-h-8b", "nvidia/Nemotron-H-8B-Base-8K", 8.101,
+       "nemotron_h h=4096 f=21504 l=52 a=32 k=8 d=128 mamba_num_heads=128 mamba_head_dim=64 n_groups=8 "
+       "ssm_state_size=128 v=131072 p=8192 "
+       "hybrid_override_pattern=M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+       SizesSource::kNone},
+      {"nemotron-nano-9b-v2", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", 8.888,
+       "nemotron_h h=4480 f=15680 l=56 a=40 k=8 d=128 mamba_num_heads=128 mamba_head_dim=80 n_groups=8 "
+       "ssm_state_size=128 v=131072 p=131072 "
+       "hybrid_override_pattern=M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+       SizesSource::kNone},
+      {"nemotron-3-nano-30b-a3b", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 31.578,
+       "nemotron_h h=2688 f=1856 m=1856 l=52 a=32 k=2 d=128 mamba_num_heads=64 mamba_head_dim=64 n_groups=8 "
+       "ssm_state_size=128 v=131072 p=262144 n_routed_experts=128 n_shared_experts=1 t=6 "
+       "moe_shared_expert_intermediate_size=3712 "
+       "hybrid_override_pattern=MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+       SizesSource::kNone},
       {"deepseek-coder-1.3b", "deepseek-ai/deepseek-coder-1.3b-base", 1.346,
        "llama h=2048 f=5504 l=24 a=16 k=16 v=32256 p=16384", SizesSource::kTable},
       {"deepseek-coder-6.7b", "deepseek-ai/deepseek-coder-6.7b-base", 6.740,

@@ -9,7 +9,8 @@
 //   norm EXPRESSION              what stands behind its layers
 //   layers COUNT                 then each layer's blocks in their order, each with an `if EXPRESSION`:
 //     attention heads= kv= dim= bias= qkv_bias= out_bias= norm= head_norms= extra= cross=
-//               shares_keys= makes_keys= keys_are_values= sees_all= gated= (as in model.h)
+//               shares_keys= makes_keys= keys_are_values= sees_all= gated= input= (as in model.h)
+//               (SharedWeights, of `mlp` too: set= first= rank=)
 //               (latent: q_rank= kv_rank= nope= rope= value=)
 //     mlp       ffn= gated= bias= norm=
 //     experts   count= top= ffn= shared= gated= bias= router_bias= shared_gate= norm=
@@ -18,6 +19,7 @@
 //               (Gemma 3n: versions= rank=; state space: heads= dim= states= groups= kernel= chunk= bias=
 //               out_bias= conv_bias= normed=; the first Mamba: inner= states= rank= kernel= bias= conv_bias=
 //               norms=; short convolution: kernel= bias=; MiniMax: heads= dim= block=)
+//               (a projection behind shared blocks: projection=1)
 //               (delta net: key_heads= value_heads= key_dim= value_dim= kernel= joined=)
 //   class ENDING PARAMETERS [vocabulary]      the head of classes that end so; the first is the usual one
 //   refuse EXPRESSION KEY        where the expression is true the key is not modelled

@@ -22,7 +22,11 @@ class BlockWeights {
   explicit BlockWeights(const ServingRun& run) : run_(run), hidden_(run.model.hidden) {}
 
   double operator()(const Attention& block) const {
-    double bytes = whole(block.norm_parameters + block.head_norm_parameters + block.extra_parameters) +
+    const int64_t input = input_width(block, hidden_);
+    const double adapters = block.shared ? 3 * beside(input, block.shared->rank, input) : 0;
+    if (has_earlier_weights(block)) return adapters;
+    double bytes = adapters +
+                   whole(block.norm_parameters + block.head_norm_parameters + block.extra_parameters) +
                    whole(block.output_bias ? hidden_ : 0);
     if (block.latent.has_value()) return bytes + latent(block, *block.latent);
     const int64_t ranks = run_.settings.tensor;
@@ -30,14 +34,17 @@ class BlockWeights {
     // Both matrices are made where layers share keys, or keys are values (gemma4.py), too.
     const double keys = 2 * std::max(1.0, share(block.key_value_heads, ranks));
     const double projected = static_cast<double>(block.head_dim) * (share(query_heads(block), ranks) + keys);
-    bytes += matrix(static_cast<double>(hidden_) * projected);
+    bytes += matrix(static_cast<double>(input) * projected);
     if (block.query_key_value_bias) bytes += projected * run_.settings.element_bytes;
     return bytes + matrix(share(block.heads * block.head_dim * hidden_, ranks));
   }
 
   double operator()(const Mlp& block) const {
     const int64_t widths = block.gated ? 3 : 2;
-    return whole(block.norm_parameters) + matrix(share(widths * hidden_ * block.ffn, run_.settings.tensor)) +
+    const double adapters = block.shared ? beside(hidden_, block.shared->rank, (widths - 1) * block.ffn) : 0;
+    if (has_earlier_weights(block)) return adapters;
+    return adapters + whole(block.norm_parameters) +
+           matrix(share(widths * hidden_ * block.ffn, run_.settings.tensor)) +
            (block.bias ? whole(hidden_) + share(block.ffn * (widths - 1), run_.settings.tensor) *
                                               run_.settings.element_bytes
                        : 0);
@@ -92,6 +99,11 @@ class BlockWeights {
     return bytes + matrix(static_cast<double>(hidden_ * (latent.key_value_rank + latent.rotary_dim))) +
            matrix(up) + up * run_.settings.element_bytes +
            matrix(share(block.heads * latent.value_dim * hidden_, ranks));
+  }
+
+  // Two narrow matrices beside a product.
+  double beside(int64_t in, int64_t rank, int64_t out) const {
+    return matrix(static_cast<double>(rank * (in + out)));
   }
 
   double whole(int64_t elements) const { return static_cast<double>(elements) * run_.settings.element_bytes; }

@@ -106,9 +106,10 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
   const double key = static_cast<double>(block.key_value_heads * block.head_dim);
   const bool bias = block.query_key_value_bias;
   const Tensor& source = block.cross ? source_ : x;
+  const double in = block.input > 0 ? static_cast<double>(block.input) : hidden_;
   if (code_.projection == ProjectionCode::kSeparate || block.cross) {
     const auto one = [&](const Tensor& from, const char* name, double width) {
-      return projected(from, name, hidden_, width, bias);
+      return beside_shared(block.shared, from, projected(from, name, in, width, bias), in, width);
     };
     Heads out;
     Tensor asked = one(x, code_.names.query, block.gated ? 2 * query : query);
@@ -241,8 +242,11 @@ Tensor Layers::efficient(const Attention& block, const Heads& given) {
   const bool masked = is_masked(index_), repeats = repeats_for_kernel(block);
   const Tensor key = repeats ? repeated(given.key, block) : given.key;
   const Tensor value = repeats ? repeated(given.value, block) : given.value;
-  Tensor mask;
-  if (masked) mask = tape_.make(batch_ * sequence_ * rounded_up(sequence_, 16), given.query.element);
+  Tensor mask = mask_;
+  // Autocast casts it, and one that is not aligned is copied, for each layer.
+  const bool is_copied = op_.autocast() || std::fmod(sequence_, 16) != 0;
+  if (masked && (!mask.data || is_copied))
+    mask = tape_.make(batch_ * sequence_ * rounded_up(sequence_, 16), given.query.element);
   return efficient_attention(op_, call(block), given.query, key, value, mask);
 }
 

@@ -160,6 +160,8 @@ const Experts* experts_of(const Layer& layer) {
 Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
   index_ = index;
   if (const AltUp* altup = altup_of(layer)) return altup_layer(*altup, layer, x);
+  const auto* attends = std::get_if<Attention>(&layer.front());
+  if (attends != nullptr && attends->shared) return hybrid_layer(layer, x);
   Tensor out = x;
   if (code_.residual == ResidualCode::kParallel) {
     tape_.set_purpose(Purpose::kNorms);
@@ -242,7 +244,8 @@ Tensor Layers::feed_forward(const Mlp& block, const Tensor& x) {
   const double wide = x.elements / hidden_ * ffn;
   Tensor out;
   if (block.gated && code_.joined_feed_forward) {
-    const Tensor both = projected(x, names.gate, hidden_, 2 * ffn, block.bias);
+    const Tensor both = beside_shared(block.shared, x, projected(x, names.gate, hidden_, 2 * ffn, block.bias),
+                                      hidden_, 2 * ffn);
     const std::vector<Tensor> parts = op_.split(both, {wide, wide});
     out = op_.multiply(parts[1], activated(parts[0]));
     return projected(out, names.down, ffn, hidden_, block.bias);

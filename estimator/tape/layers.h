@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 
 #include "estimator/run.h"
 #include "estimator/tape/attention_kernels.h"
@@ -47,6 +48,14 @@ class Layers {
     cosine_ = std::move(cosine);
     sine_ = std::move(sine);
   }
+  // The embedded tokens once more, which blocks with shared weights read beside their input, and a mask of
+  // numbers for all of them.
+  void set_embedded(Tensor copy, Tensor mask) {
+    embedded_ = std::move(copy);
+    mask_ = std::move(mask);
+  }
+  // Caches of all layers' states, made before the first one.
+  void make_states();
   // What layers are given beside their input, all of them in one tensor.
   void set_layer_inputs(Tensor all) { layer_inputs_ = std::move(all); }
   // These are added to scores: of self attention, and of cross attention.
@@ -83,6 +92,9 @@ class Layers {
   };
 
   Tensor block(const Block& block, const Tensor& x);
+  Tensor hybrid_layer(const Layer& layer, const Tensor& x);
+  Tensor beside_shared(const std::optional<SharedWeights>& shared, const Tensor& x, Tensor made, double in,
+                       double out);
   Tensor altup_layer(const AltUp& altup, const Layer& layer, const Tensor& all);
   Tensor altup_prediction(const AltUp& altup, const Tensor& all);
   Tensor altup_correction(const AltUp& altup, const Tensor& predictions, const Tensor& activated);
@@ -180,6 +192,8 @@ class Layers {
   size_t index_ = 0;
   std::vector<Share> cache_ = {};
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};
+  Tensor embedded_ = {}, mask_ = {};
+  std::map<int64_t, std::vector<Tensor>> shared_sets_ = {};
   double source_sequence_ = 0;
   Tensor layer_inputs_ = {};
   std::array<Heads, 2> shared_ = {};  // of layers with a window, and of those that see all

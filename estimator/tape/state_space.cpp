@@ -109,7 +109,7 @@ Tensor Layers::chunk_scan(const StateSpace& space, const std::vector<Tensor>& pa
   const Tensor all_states = row_sums(
       op_, outer_product(op_, between, states, of_one * (chunks + 1) * (chunks + 1)), of_one * (chunks + 1));
   states = op_.slice(all_states, of_one * chunks);
-  if (caches()) cache_.push_back(op_.copy(op_.slice(all_states, of_one)).data);
+  if (caches() && !code_.makes_states_first) cache_.push_back(op_.copy(op_.slice(all_states, of_one)).data);
   const Tensor gone = op_.activation_of_result(cumulated);
   const Tensor read = outer_product(op_, from, states, rows * head_dim * state);
   const Tensor between_chunks = op_.multiply(row_sums(op_, read, rows * head_dim), gone);

@@ -81,6 +81,7 @@ class StepPlayer {
     masks(layers, tower);
     biases(layers, tower, bool(source.data), x.element);
     if (source.data) x = op_.beside(x, source);
+    const Tensor again = beside_embedded(layers, tower, x);
     x = all_layers(layers, tower, x);
     if (altup != nullptr) x = layers.altup_output(*altup, x);
     layers.set_biases({}, {});
@@ -224,8 +225,24 @@ class StepPlayer {
     layers.set_biases(std::move(own), cross);
   }
 
+  // A copy of the embedded tokens for layers with shared weights (Zamba2Model.forward); recomputed ones get
+  // it as an argument, which is kept until the first is done.
+  Tensor beside_embedded(Layers& layers, const Tower& tower, Tensor& x) {
+    const Attention* attention = first_attention(tower);
+    if (attention == nullptr || !attention->shared) return {};
+    Tensor copy = op_.copy(x);
+    const auto sequence = static_cast<double>(tower.sequence);
+    if (code_->masks_numbers) inputs_.push_back(tape_.make(sequence * sequence, x.element));
+    layers.set_embedded({{}, copy.elements, copy.element, copy.edge},
+                        code_->masks_numbers ? inputs_.back() : Tensor());
+    if (code_->makes_states_first) layers.make_states();
+    if (run_.training.recompute == Recompute::kFull) x = op_.beside(x, copy);
+    return copy;
+  }
+
   // These hold truth values, for each kind of layer that has one.
   void masks(Layers& layers, const Tower& tower) {
+    if (code_->masks_numbers) return;
     const auto sequence = static_cast<double>(tower.sequence);
     bool found[2] = {false, false};
     for (size_t i = 0; i < tower.layers.size(); ++i) {

@@ -153,6 +153,19 @@ class Tape {
     next_shared_ = 0;
   }
 
+  // While one is there, weights are a layer's own again.
+  class OwnWeights {
+   public:
+    explicit OwnWeights(Tape& tape) : tape_(tape), shared_(std::exchange(tape.shared_weights_, nullptr)) {}
+    OwnWeights(const OwnWeights&) = delete;
+    OwnWeights& operator=(const OwnWeights&) = delete;
+    ~OwnWeights() { tape_.shared_weights_ = shared_; }
+
+   private:
+    Tape& tape_;
+    std::vector<Tensor>* shared_;
+  };
+
   // Another tensor that a gradient is asked for.
   Tensor leaf(double elements, double element);
 

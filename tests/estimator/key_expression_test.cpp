@@ -75,8 +75,11 @@ TEST_F(KeyExpression, AsksWhatAFileSays) {
   EXPECT_EQ(value("is(word,relu,gelu)"), 1);
   EXPECT_EQ(value("says(word,el)"), 1);
   EXPECT_EQ(value("count(kinds)"), 3);
+  EXPECT_EQ(value("count(kinds,conv)+10*before(kinds,conv)"), 2);
   EXPECT_EQ(value("at(kinds,conv)+10*in(ids)"), 11);
   in_.set("layer", 1);
+  EXPECT_EQ(value("before(kinds,conv)"), 1);
+  EXPECT_EQ(value("before(kinds,conv,full_attention)"), 1);
   EXPECT_EQ(value("at(kinds,conv)+10*in(ids)"), 0);
   in_.set("layer", 9);
   EXPECT_EQ(value("at(kinds,conv)"), 0);

@@ -97,6 +97,10 @@ CHANGES: list[Change] = [
     ("n_groups", lambda value: 2),
     ("conv_kernel", lambda value: 3),
     ("num_kv_shared_layers", lambda value: 1),
+    ("num_mem_blocks", lambda value: 2),
+    ("use_shared_attention_adapter", lambda value: not value),
+    ("adapter_rank", lambda value: 24),
+    ("add_bias_linear", lambda value: not value),
 ]
 FEW_LAYERS = 4
 PARTS = ("vision_config", "text_config")  # of composite models
@@ -183,7 +187,15 @@ def patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 def with_layers_of(told: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     layers = next((changes[key] for key in LAYER_KEYS if key in changes), None)
     lists = ("layer_types", "layers_block_type", "mlp_layer_types")
-    return told | {key: told[key][:layers] for key in lists if layers and isinstance(told.get(key), list)}
+    told = {key: value for key, value in told.items() if key != "hybrid_layer_ids"}  # Zamba2 makes it of the list
+    return told | {key: few_of(told[key], layers) for key in lists if layers and isinstance(told.get(key), list)}
+
+
+def few_of(kinds: list[str], layers: int) -> list[str]:
+    """The first layers' kinds; the last one's is a kind that is left out otherwise, where there is one."""
+    few = kinds[:layers]
+    others = [kind for kind in kinds if kind not in few]
+    return few[:-1] + others[:1] if others else few
 
 
 def with_change(config: Any, changes: dict[str, Any]) -> Any:

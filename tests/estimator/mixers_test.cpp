@@ -1,4 +1,5 @@
 // Models whose layers mix tokens by other means than attention: linear attention, state spaces, convolutions.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +64,12 @@ const std::vector<Type>& types() {
        R"("num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "block_size": 128,
           "intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "num_local_experts": 4,
           "num_experts_per_tok": 2)",
-       {"qkv_proj", "output_gate", "out_proj"}}};
+       {"qkv_proj", "output_gate", "out_proj"}},
+      {"zamba2",
+       R"("num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
+          "num_mem_blocks": 2, "adapter_rank": 16, "n_mamba_heads": 16, "mamba_d_state": 64,
+          "chunk_size": 64, "intermediate_size": 1024, "num_attention_heads": 8)",
+       {"gate_up_proj", "linear", "in_proj", "out_proj"}}};
   return kAll;
 }
 
@@ -165,6 +171,56 @@ TEST(Jamba, HasItsKernelsInTransformersFour) {
   EXPECT_THAT(must_read(keys).notes.warnings, Contains(HasSubstr("use_mamba_kernels")));
   keys["model.use_mamba_kernels"] = "false";
   EXPECT_THAT(must_read(keys).notes.warnings, Each(Not(HasSubstr("use_mamba_kernels"))));
+}
+
+int64_t parameters_of(const std::string& config) {
+  const Result<RunKeys> keys = read_model_json(config);
+  EXPECT_TRUE(keys.ok()) << keys.status().text();
+  KeyValues values(keys.value());
+  Notes notes;
+  const Result<Model> model = read_hugging_face(values, "model.", notes);
+  EXPECT_TRUE(model.ok()) << model.status().text();
+  return model.ok() ? total_parameters(model.value()) : 0;
+}
+
+// A third layer with the first one's weights adds its projection, its adapter and its state space alone.
+TEST(Zamba2, CountsSharedWeightsOnce) {
+  const std::string rest = types().back().config;
+  const auto with = [&](const std::string& kinds, int layers, const char* more) {
+    return parameters_of(
+        R"({"model_type": "zamba2", "hidden_size": 512, "vocab_size": 1000, )" + rest +
+        fmt::format(R"(, "num_hidden_layers": {}, "layers_block_type": [{}]{}}})", layers, kinds, more));
+  };
+  const std::string two = R"("hybrid", "hybrid")", three = two + R"(, "hybrid")",
+                    mamba = two + R"(, "mamba")";
+  const int64_t adapter = 16 * (512 + 2 * 1024), projection = 512 * 512;
+  EXPECT_EQ(with(three, 3, "") - with(mamba, 3, ""), projection + adapter);
+  const char* adapts = R"(, "use_shared_attention_adapter": true)";
+  EXPECT_EQ(with(three, 3, adapts) - with(mamba, 3, adapts), projection + adapter + 3 * 16 * (1024 + 1024));
+}
+
+// transformers 5 ties what layers share only where it ties the table.
+TEST(Zamba2, SharesWithTheTableAlone) {
+  RunKeys keys = keys_of(types().back());
+  keys["model.tie_word_embeddings"] = "false";
+  EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model.tie_word_embeddings: 'false'"));
+  keys["model.transformers_version"] = "4.57.6";
+  EXPECT_TRUE(read_run(keys).ok()) << read_run(keys).status().text();
+}
+
+// Published files name layers by a letter each.
+TEST(NemotronH, IsReadFromItsPattern) {
+  const std::string rest =
+      R"({"model_type": "nemotron_h", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1000,
+          "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "mamba_num_heads": 16,
+          "mamba_head_dim": 64, "ssm_state_size": 64, "n_groups": 2, "n_routed_experts": 4,
+          "num_experts_per_tok": 2, "moe_intermediate_size": 256, "num_hidden_layers": 4, )";
+  EXPECT_EQ(parameters_of(rest + R"("hybrid_override_pattern": "M-*E"})"),
+            parameters_of(rest + R"("layers_block_type": ["mamba", "mlp", "attention", "moe"]})"));
+  const Result<RunKeys> keys = read_model_json(rest + R"("hybrid_override_pattern": "M-X"})");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  EXPECT_THAT(read_run(keys.value()).status().text(),
+              HasSubstr("model.hybrid_override_pattern: 'X' is not allowed; allowed: M, E, * and -"));
 }
 
 // As the published file of Scout writes it: a number for a flag, and layers' types beside it.
