@@ -51,6 +51,12 @@ enum class RotationCode {
   kComplex,      // pairs are complex numbers (DeepSeek-V2)
 };
 
+enum class BiasCode {
+  kAdded,      // to scores, by the model's own code
+  kMath,       // by PyTorch's math kernel
+  kEfficient,  // by the efficient kernel, as a mask that a gradient is asked for
+};
+
 enum class ExpertsCode {
   kLoop,      // transformers 4: a loop over experts that have tokens
   kEvery,     // Llama 4: every expert has all tokens, times how far it was chosen
@@ -90,8 +96,9 @@ struct ModelCode {
   bool rotates_windowed = false;     // only layers whose attention has a window, where there is one
   bool joined_feed_forward = false;  // gate and up are one matrix
   bool transposed_matrices = false;  // Conv1D
+  bool views_matrices = false;       // products read views of layers' matrices (FalconLinear)
   bool softmax_in_fp32 = true;       // of eager attention
-  bool biased_attention = false;     // T5 of transformers 5: PyTorch's math kernel with a bias
+  BiasCode bias = BiasCode::kAdded;  // how positions' biases get into attention (T5)
   bool eager_attention = false;      // the type has no other (T5)
   bool biases_in_layers = false;     // each makes its own biases by position (UMT5)
   bool scores_in_fp32 = false;       // queries and keys are cast before their product (GPT-J)
@@ -100,6 +107,7 @@ struct ModelCode {
   bool repeats_wide = false;         // the same of heads that no kernel takes in groups (transformers 5)
   bool broadcasts_heads = false;     // of one key head, which no kernel but PyTorch's own takes
   bool scales_query = false;         // by a number for each token, once it is rotated (Ministral 3)
+  bool puts_heads_first = false;     // in memory, of queries, keys and values (Whisper)
   bool copies_heads = false;         // heads become samples before products of scores (DeBERTa)
   int64_t relative_terms = 0;        // kinds of scores by relative position, beside those of contents
   int64_t relative_span = 0;         // positions that such a score tells apart to each side
@@ -125,27 +133,30 @@ struct ModelCode {
   bool layer_scale = false;       // a block's output times a vector of weights
   bool layer_scalar = false;      // a layer's output times a number, in place
   bool unrolled_mixers =
-      false;                   // as transformers 4 writes them: row by row, products with names of their own
-  bool multiplies = false;     // inputs and results of products with numbers (Falcon-H1)
-  bool gates_behind = false;   // a state space's norm stands before its gate
-  bool norms_groups = false;   // that norm is one of each group
-  bool mixes_beside = false;   // a state space and attention read the same input (Falcon-H1)
-  bool scales_blocks = false;  // a block's output times a number
-  bool needs_kernels = false;  // PyTorch's own operators are an error (Jamba of transformers 4)
-  bool wide_residual = false;  // residual sums are fp32, and cast for norms (Mamba-2)
-  bool makes_states_first = false;  // caches of states are made before the first layer, of the weights' type
-  bool caches_by_name = false;      // keys and values are put into the cache as they are
-  bool caps_logits = false;         // c tanh(logits / c)
-  bool caps_scores = false;         // the same of eager attention's scores
-  bool scales_logits = false;       // with a number
-  bool adds_to_logits = false;      // a buffer as wide as weights are (final_logits_bias)
-  int64_t sound_channels = 0;       // of what two convolutions make an encoder's tokens of; 0: it has tokens
+      false;  // as transformers 4 writes them: row by row, products with names of their own
+  bool contracts_states = false;     // chunks' products are contracted, and no product of pairs is whole
+  bool multiplies = false;           // inputs and results of products with numbers (Falcon-H1)
+  bool gates_behind = false;         // a state space's norm stands before its gate
+  bool norms_groups = false;         // that norm is one of each group
+  bool mixes_beside = false;         // a state space and attention read the same input (Falcon-H1)
+  bool scales_blocks = false;        // a block's output times a number
+  bool needs_kernels = false;        // PyTorch's own operators are an error (Jamba of transformers 4)
+  bool wide_residual = false;        // residual sums are fp32, and cast for norms (Mamba-2)
+  bool makes_states_first = false;   // caches of states are made before the first layer, of the weights' type
+  bool caches_values_apart = false;  // a cache's values have a type of their own, not that of its keys
+  bool caches_by_name = false;       // keys and values are put into the cache as they are
+  bool caps_logits = false;          // c tanh(logits / c)
+  bool caps_scores = false;          // the same of eager attention's scores
+  bool scales_logits = false;        // with a number
+  bool adds_to_logits = false;       // a buffer as wide as weights are (final_logits_bias)
+  int64_t sound_channels = 0;        // of what two convolutions make an encoder's tokens of; 0: it has tokens
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
   bool loss_in_fp32 = true;           // logits are cast before the loss
   bool uses_cache = true;             // keys and values are copied into a cache
   bool expands_masks = false;         // samples share a mask of truth values
   bool masks_without_cache = false;   // without one a causal mask is made, in case sequences are packed
   bool reentrant = false;             // checkpointing is
+  bool nests_checkpoints = false;     // a recomputed layer has another in it (Zamba2 of transformers 5)
   double hidden_dropout = 0;
   double inner_dropout = 0;  // between the matrices of a feed-forward block
   double attention_dropout = 0;

@@ -6,6 +6,9 @@
 namespace spillway::estimator {
 namespace {
 
+constexpr Releases kSinceFive{kFive};
+constexpr Releases kNever{kNoRelease};
+
 constexpr CodeRow code_named(std::string_view type, CodeRow row) {
   row.type = type;
   return row;
@@ -51,7 +54,7 @@ constexpr CodeRow kGpt2Code{
     .names = {.joined = "c_attn", .output = "c_proj", .up = "c_fc", .down = "c_proj"}};
 constexpr CodeRow kT5Code{
     .type = "t5",
-    .sdpa = Sdpa::kSinceFive,
+    .sdpa = kSinceFive,
     .norm = NormCode::kT5,
     .activation = "relu",
     .rotary = 0,
@@ -126,7 +129,7 @@ constexpr CodeRow kExaone4Code{.type = "exaone4",
                                .only_windowed = true};
 constexpr CodeRow kGlm4vCode = changed("glm4v_text", kGlm4Code, [](CodeRow& row) { row.unmasked = true; });
 constexpr CodeRow kDebertaCode = changed("deberta-v2", kBertCode, [](CodeRow& row) {
-  row.sdpa = Sdpa::kNone;
+  row.sdpa = kNever;
   row.names = {.query = "query_proj",
                .key = "key_proj",
                .value = "value_proj",
@@ -135,7 +138,7 @@ constexpr CodeRow kDebertaCode = changed("deberta-v2", kBertCode, [](CodeRow& ro
                .down = "dense"};
 });
 constexpr CodeRow kMpnetCode = changed("mpnet", kBertCode, [](CodeRow& row) {
-  row.sdpa = Sdpa::kNone;
+  row.sdpa = kNever;
   row.checkpoints = Checkpoints::kRefused;
   row.names = {.query = "q", .key = "k", .value = "v", .output = "o", .up = "dense", .down = "dense"};
 });
@@ -157,13 +160,14 @@ constexpr CodeRow kGlm4vMoeCode =
     changed("glm4v_moe_text", kGlm4MoeCode, [](CodeRow& row) { row.unmasked = true; });
 constexpr CodeRow kYoutuCode = changed("youtu", kDeepseekCode, [](CodeRow& row) { row.since_five = true; });
 constexpr CodeRow kGptjCode{.type = "gptj",
-                            .sdpa = Sdpa::kNone,
+                            .sdpa = {524},
                             .scores_in_fp32 = true,
                             .norm = NormCode::kLayerNorm,
                             .activation = "gelu_new",
                             .residual = ResidualCode::kParallel,
                             .names = {.output = "out_proj", .up = "fc_in", .down = "fc_out"}};
 constexpr CodeRow kGemma2Code{.type = "gemma2",
+                              .sdpa = {0, 521},
                               .norm = NormCode::kGemma,
                               .activation = "gelu_pytorch_tanh",
                               .residual = ResidualCode::kBoth,
@@ -209,7 +213,7 @@ constexpr std::array kCodeRows = {
             .only_windowed = true,
             .softmax_as_is = true},
     CodeRow{.type = "xglm",
-            .sdpa = Sdpa::kNone,
+            .sdpa = kNever,
             .norm = NormCode::kLayerNorm,
             .activation = "gelu",
             .rotary = 0,
@@ -262,7 +266,7 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "ernie4_5"},
     CodeRow{.type = "paddleocr_vl_text", .unmasked = true},
     CodeRow{.type = "paddleocr_vl", .unmasked = true},
-    CodeRow{.type = "seed_oss"},
+    CodeRow{.type = "seed_oss", .dropout = 0.1},
     CodeRow{.type = "cwm", .since_five = true},
     CodeRow{.type = "arcee", .activation = "relu2"},
     CodeRow{.type = "olmo", .norm = NormCode::kOlmo},
@@ -363,14 +367,14 @@ constexpr std::array kCodeRows = {
     kGptjCode,
     changed("codegen", kGptjCode, [](CodeRow& row) { row.projection = ProjectionCode::kSplit; }),
     CodeRow{.type = "gpt_neo",
-            .sdpa = Sdpa::kNone,
+            .sdpa = kNever,
             .scores_in_fp32 = true,
             .norm = NormCode::kLayerNorm,
             .activation = "gelu_new",
             .rotary = 0,
             .names = {.output = "out_proj", .up = "c_fc", .down = "c_proj"}},
     CodeRow{.type = "bloom",
-            .sdpa = Sdpa::kNone,
+            .sdpa = kNever,
             .norm = NormCode::kLayerNorm,
             .projection = ProjectionCode::kSliced,
             .activation = "gelu",
@@ -389,8 +393,7 @@ constexpr std::array kCodeRows = {
                       .output = "dense",
                       .up = "dense_h_to_4h",
                       .down = "dense_4h_to_h"}},
-    CodeRow{
-        .type = "gpt_oss", .sdpa = Sdpa::kNone, .norm = NormCode::kGemma, .window = 128, .window_pattern = 2},
+    CodeRow{.type = "gpt_oss", .sdpa = kNever, .norm = NormCode::kGemma, .window = 128, .window_pattern = 2},
     CodeRow{.type = "modernbert",
             .first_has_no_window = true,
             .norm = NormCode::kLayerNorm,
@@ -452,16 +455,16 @@ constexpr std::array kCodeRows = {
     code_named("roberta", kBertCode),
     code_named("xlm-roberta", kBertCode),
     code_named("camembert", kBertCode),
-    changed("data2vec-text", kBertCode, [](CodeRow& row) { row.sdpa = Sdpa::kSinceFive; }),
+    changed("data2vec-text", kBertCode, [](CodeRow& row) { row.sdpa = kSinceFive; }),
     kBertNormedBeforeCode,
     changed("roberta-prelayernorm", kBertNormedBeforeCode,
             [](CodeRow& row) {
               row.embedding_norm = true;
-              row.sdpa = Sdpa::kSinceFive;
+              row.sdpa = kSinceFive;
             }),
-    changed("megatron-bert", kBertNormedBeforeCode, [](CodeRow& row) { row.sdpa = Sdpa::kNone; }),
+    changed("megatron-bert", kBertNormedBeforeCode, [](CodeRow& row) { row.sdpa = kNever; }),
     kDebertaCode,
-    changed("electra", kBertCode, [](CodeRow& row) { row.sdpa = Sdpa::kSinceFive; }),
+    changed("electra", kBertCode, [](CodeRow& row) { row.sdpa = kSinceFive; }),
     kMpnetCode,
     kDistilBertCode,
     kT5Code,
@@ -537,10 +540,10 @@ const CodeRow* find_code_row(std::string_view type) {
   return found == kCodeRows.end() ? nullptr : found;
 }
 
-Sdpa sdpa_of(std::string_view type) {
+Releases sdpa_of(std::string_view type) {
   if (const CodeRow* row = find_code_row(type)) return row->sdpa;
-  if (has(kWithoutSdpaBeforeFive, type)) return Sdpa::kSinceFive;
-  return has(kWithoutSdpa, type) ? Sdpa::kNone : Sdpa::kHas;
+  if (has(kWithoutSdpaBeforeFive, type)) return kSinceFive;
+  return has(kWithoutSdpa, type) ? kNever : Releases();
 }
 
 Checkpoints checkpoints_of(std::string_view type) {

@@ -5,12 +5,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "estimator/inputs/transformers_release.h"
 #include "estimator/model_code.h"
 
 namespace spillway::estimator {
-
-// Says since when a type's class has _supports_sdpa. Without it the type's own code keeps all scores.
-enum class Sdpa { kHas, kSinceFive, kNone };
 
 // Says whether a type's layers can be recomputed. GPTBigCodeBlock of transformers 4 is no
 // GradientCheckpointingLayer, nor does its model call checkpoint(); MPNet and ALBERT raise an error.
@@ -18,7 +16,7 @@ enum class Checkpoints { kHas, kIgnoredBeforeFive, kRefused };
 
 struct CodeRow {
   std::string_view type;
-  Sdpa sdpa = Sdpa::kHas;
+  Releases sdpa = {};  // whose class has _supports_sdpa; without it the type's own code keeps all scores
   Checkpoints checkpoints = Checkpoints::kHas;
   bool scores_in_fp32 = false;       // as in ModelCode
   bool first_has_no_window = false;  // with a pattern of windows: the first layer, and each n-th after it
@@ -64,7 +62,7 @@ struct CodeRow {
 const CodeRow* find_code_row(std::string_view type);
 
 // These know types whose code is not written down too.
-Sdpa sdpa_of(std::string_view type);
+Releases sdpa_of(std::string_view type);
 Checkpoints checkpoints_of(std::string_view type);
 
 }  // namespace spillway::estimator

@@ -285,7 +285,7 @@ let shared n_shared_experts|num_shared_experts*moe_intermediate_size
 let b attention_bias:0
 hidden h
 vocabulary vocab_size
-tied tie_word_embeddings:0
+tied if(kimi,0,tie_word_embeddings:0)
 refuse kimi*has(linear_attn_config.full_attn_layers)*(1-has(layer_types)) linear_attn_config.full_attn_layers
 tower decoder max_position_embeddings|model_max_length:131072
 norm h
@@ -296,7 +296,7 @@ experts count=n_routed_experts|num_experts top=num_experts_per_tok|num_experts_p
 mlp ffn=intermediate_size gated=1 norm=h if 1-routes
 class ForCausalLM 0 vocabulary
 class Model 0
-passes head_dim num_key_value_heads first_k_dense_replace num_expert_group moe_renormalize qk_head_dim q_lora_rank num_nextn_predict_layers
+passes tie_word_embeddings head_dim num_key_value_heads first_k_dense_replace num_expert_group moe_renormalize qk_head_dim q_lora_rank num_nextn_predict_layers
 )",
       R"(types apertus
 let h hidden_size

@@ -207,7 +207,7 @@ let gates is_gated_act:if(has(feed_forward_proj),says(feed_forward_proj,gated),1
 let places relative_attention_num_buckets:32*num_heads
 hidden h
 vocabulary vocab_size
-tied tie_word_embeddings:1
+tied if(four,tie_word_embeddings:1,1)
 tower encoder 512
 norm h
 layers num_layers
@@ -220,7 +220,7 @@ attention heads=num_heads dim=d_kv norm=h extra=places
 attention heads=num_heads dim=d_kv norm=h cross=1
 mlp ffn=d_ff gated=gates norm=h
 class ForConditionalGeneration 0 vocabulary
-passes is_encoder_decoder num_hidden_layers feed_forward_proj
+passes is_encoder_decoder num_hidden_layers feed_forward_proj tie_word_embeddings
 )",
       R"(types albert
 let h hidden_size

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "estimator/inputs/hugging_face_heads.h"
+#include "estimator/inputs/transformers_release.h"
 
 namespace spillway::estimator {
 namespace {
@@ -21,6 +22,7 @@ class Reader {
     return prefix_ + *names.begin();
   }
   bool has(const char* key) const { return values_.has(prefix_ + key); }
+  int release() { return transformers_release(values_, prefix_); }
   bool is_nested() const { return has("text_config"); }
   // `nested`: what a part of a composite model has without saying so; 0 where nothing is known.
   int64_t required(std::initializer_list<const char*> names, int64_t nested = 0,
@@ -97,7 +99,9 @@ class Builder {
     model.type = family_.type;
     model.hidden = hidden_;
     model.vocabulary = in_.required({"vocab_size"}, family_.nested.vocabulary, KeyValues::kMostEntries);
-    model.tied = in_.truth("tie_word_embeddings", family_.tied);
+    // transformers 5 ties those of encoder and decoder whatever the file says (T5Config).
+    const bool ties = family_.has_encoder && in_.release() >= kFive;
+    model.tied = in_.truth("tie_word_embeddings", family_.tied) || ties;
     Tower decoder;
     decoder.sequence = in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, family_.positions, 1,
                                  KeyValues::kMostEntries);

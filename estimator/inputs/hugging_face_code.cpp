@@ -79,14 +79,14 @@ void read_relative_attention(CodeReader& in, ModelCode& code) {
 
 void read_dropouts(CodeReader& in, const CodeRow& row, ModelCode& code) {
   const double of_scores = row.attention_dropout < 0 ? row.dropout : row.attention_dropout;
-  code.hidden_dropout = in.number(
-      {"resid_pdrop", "resid_dropout", "hidden_dropout_prob", "hidden_dropout", "dropout_rate", "dropout"},
-      row.dropout, 1);
+  code.hidden_dropout = in.number({"resid_pdrop", "resid_dropout", "residual_dropout", "hidden_dropout_prob",
+                                   "hidden_dropout", "dropout_rate", "dropout"},
+                                  row.dropout, 1);
   code.attention_dropout = in.number(
       {"attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate"}, of_scores, 1);
   code.embedding_dropout = in.number(
       {"embd_pdrop", "embed_dropout", "hidden_dropout_prob", "dropout_rate", "dropout"}, row.dropout, 1);
-  if (row.type == "opt") code.embedding_dropout = 0;
+  if (row.type == "opt" || row.type == "seed_oss") code.embedding_dropout = 0;
   if (row.norm == NormCode::kT5) code.inner_dropout = code.hidden_dropout;
   if (row.two_stacks || row.type == "biogpt" || row.type == "xglm")
     code.inner_dropout = in.number({"activation_dropout"}, 0, 1);
@@ -116,16 +116,11 @@ void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelC
   if (last_has_none) code.windowed.back() = false;
 }
 
-// Tells whether transformers 4 runs the type.
-bool is_old(CodeReader& in, const CodeRow* row) {
-  const bool may_be = row == nullptr || !row->since_five;
-  return may_be && in.text({"transformers_version"}, "4.57").rfind("4.", 0) == 0;
-}
-
-void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
-  const bool old = is_old(in, &row);
+void read_version(CodeReader& in, const CodeRow& row, int release, ModelCode& code) {
+  const bool old = release < kFive;
   const bool is_granite = row.type == "granitemoe" || row.type == "granitemoehybrid";
   code.reentrant = old;
+  code.nests_checkpoints = !old && row.type == "zamba2";
   code.experts = row.type == "llama4_text"   ? ExpertsCode::kEvery
                  : !old                      ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
@@ -140,7 +135,12 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
                     (!row.two_stacks || row.type == "whisper") && !row.never_caches;
   code.caches_by_name = old && row.caches_by_name;
   code.unrolled_mixers = old;
-  code.biased_attention = !old && row.norm == NormCode::kT5;
+  code.contracts_states = release >= 518;
+  code.caches_values_apart = release >= 524;
+  code.norms_groups = code.norms_groups || release >= 523;
+  code.rotates_by_tokens =
+      code.rotates_by_tokens || (row.scores_in_fp32 && code.rotary > 0 && release >= 524);
+  if (!old && row.norm == NormCode::kT5) code.bias = release >= 520 ? BiasCode::kEfficient : BiasCode::kMath;
   // Falcon of transformers 5 makes its mask for biases by positions, which it may not have.
   code.masks_numbers = code.makes_states_first = old && row.type == "zamba2";
   code.always_masked =
@@ -228,6 +228,7 @@ void copy_row(const CodeRow& row, ModelCode& code) {
   code.experts_in_fp32 = row.weighs_in_fp32;
   code.joined_feed_forward = row.joins_gate_and_up;
   code.transposed_matrices = row.conv1d;
+  code.views_matrices = row.type == "falcon";
   code.scores_in_fp32 = row.scores_in_fp32;
   code.softmax_in_fp32 = !row.conv1d && !row.softmax_as_is && !row.two_stacks;
   code.eager_attention = row.norm == NormCode::kT5;
@@ -277,6 +278,7 @@ void read_own_keys(CodeReader& in, const CodeRow& row, const Model& model, Model
   read_mixers(in, row, code);
   code.caps_scores = row.caps && !in.is_null("attn_logit_softcapping");
   const bool hears = row.type == "whisper";
+  code.puts_heads_first = hears;
   if (hears) code.sound_channels = static_cast<int64_t>(in.number({"num_mel_bins"}, 80, 1e6));
   code.scales_logits = row.norm == NormCode::kCohere || row.multiplied;
   code.scales_blocks = row.multiplied;
@@ -314,9 +316,11 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   const std::string type = as.empty() ? model.type : as;
   CodeReader in(values, prefix);
   const CodeRow* row = find_code_row(type == "gemma3" ? "gemma3_text" : std::string_view(type));
-  const bool old = is_old(in, row);
-  const Sdpa sdpa = sdpa_of(type);
-  code.own_attention = sdpa == Sdpa::kNone || (sdpa == Sdpa::kSinceFive && old);
+  const int said = transformers_release(values, prefix);
+  const bool is_newer = row != nullptr && row->since_five && said < kFive;
+  const int release = is_newer ? kNoRelease : said;
+  const bool old = release < kFive;
+  code.own_attention = !sdpa_of(type).has(release);
   const Checkpoints checkpoints = checkpoints_of(type);
   code.refuses_checkpoints = checkpoints == Checkpoints::kRefused;
   code.ignores_checkpoints = checkpoints == Checkpoints::kIgnoredBeforeFive && old;
@@ -330,7 +334,7 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   read_windows(in, *row, model, code);
   if (row->type == "llama4_text") read_llama4(in, model, code);
   if (row->type == "gemma3n_text") read_gemma3n(in, model, code);
-  read_version(in, *row, code);
+  read_version(in, *row, release, code);
   if (row->norm == NormCode::kLayerNorm && in.has("patch_size")) code.sample_elements = image_elements(in);
   code.buffer_elements = kept_tables(in, *row, model);
   // A mask of truth values for each layer: modeling_gpt2.py of 4.57, and GPT-Neo's (register_buffer).

@@ -49,8 +49,9 @@ bool Layers::is_kept(size_t index) const {
 }
 
 AttentionPath Layers::path(const Attention& block) const {
-  if (code_.biased_attention && run_.training.attention == AttentionKernel::kFlash)
-    return block.cross ? AttentionPath::kEfficient : AttentionPath::kMath;
+  if (code_.bias != BiasCode::kAdded && run_.training.attention == AttentionKernel::kFlash)
+    return block.cross || code_.bias == BiasCode::kEfficient ? AttentionPath::kEfficient
+                                                             : AttentionPath::kMath;
   if (code_.eager_attention || code_.own_attention || run_.training.attention != AttentionKernel::kFlash)
     return AttentionPath::kEager;
   if (code_.broadcasts_heads && block.heads != block.key_value_heads) return AttentionPath::kMath;
@@ -173,6 +174,10 @@ Tensor Layers::attend(const Attention& block, Heads heads) {
 Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
   Heads heads = heads_of(block, x);
   if (code_.multiplies) heads.key = op_.scale(op_.view_of_transposed(heads.key));
+  if (code_.puts_heads_first) {
+    heads = {op_.copy(op_.scale(heads.query)), op_.copy(heads.key), op_.copy(heads.value)};
+    heads.query_by_heads = true;
+  }
   const bool rotates = !code_.rotates_windowed || code_.window <= 0 || is_windowed(index_);
   if (code_.rotary > 0 && rotates && !block.cross) {
     const auto turned = [&](const Tensor& of) {
@@ -182,7 +187,7 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
     heads.query = turned(heads.query);
     if (!reuses_keys(block)) heads.key = turned(heads.key);
     if (code_.scales_query && !code_.rotates_windowed) heads.query = op_.scale(heads.query);
-    heads.query_by_heads = code_.rotary < 1 || code_.copies_rotated;
+    heads.query_by_heads = !code_.rotates_by_tokens && (code_.rotary < 1 || code_.copies_rotated);
   }
   if (code_.norms_rotated && rotates) {
     heads.query = norm_without_weights(heads.query, static_cast<double>(block.head_dim));
@@ -201,7 +206,8 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
   } else if (caches()) {
     const double element = std::max(heads.key.element, heads.value.element);
     heads.key = cached(op_.view_of_transposed(heads.key), element);
-    heads.value = cached(op_.view_of_transposed(heads.value), element);
+    heads.value = cached(op_.view_of_transposed(heads.value),
+                         code_.caches_values_apart ? heads.value.element : element);
   }
   if (is_kept(index_)) shared = {{}, heads.key, heads.value};
   return heads;
@@ -237,11 +243,29 @@ AttentionCall Layers::call(const Attention& block) const {
           block.cross ? source_sequence_ : sequence_};
 }
 
+// create_position_bias_mask: a decoder's biases are kept where it sees, an encoder's are put together.
+Tensor Layers::bias_mask(const Attention& block) {
+  const auto heads = static_cast<double>(block.heads);
+  Tensor own = position_bias_, cross = cross_bias_;
+  if (code_.biases_in_layers) {
+    if (block.cross)
+      cross = tape_.make(heads * sequence_ * source_sequence_, op_.autocast() ? 2 : weight_element_);
+    else
+      own = op_.embedding(tape_.weight(32 * heads, weight_element_, trained_), sequence_ * sequence_, heads);
+  }
+  if (block.cross) return op_.for_product(cross);
+  const Tensor mask = op_.copy(own);
+  const bool is_encoder = &tower_ == &run_.model.towers.front();
+  return op_.for_product(is_encoder ? mask : op_.view_of_transposed(mask));
+}
+
 // A mask of truth values becomes one of numbers for each layer.
 Tensor Layers::efficient(const Attention& block, const Heads& given) {
   const bool masked = is_masked(index_), repeats = repeats_for_kernel(block);
   const Tensor key = repeats ? repeated(given.key, block) : given.key;
   const Tensor value = repeats ? repeated(given.value, block) : given.value;
+  if (code_.bias == BiasCode::kEfficient)
+    return efficient_attention(op_, call(block), given.query, given.key, given.value, bias_mask(block));
   Tensor mask = mask_;
   // Autocast casts it, and one that is not aligned is copied, for each layer.
   const bool is_copied = op_.autocast() || std::fmod(sequence_, 16) != 0;

@@ -38,11 +38,14 @@ Tensor efficient_attention(const Operators& op, const AttentionCall& call, const
   const double delta = 4 * call.samples * call.heads * call.queries;
   const double workspace = query.element < 4 ? 4 * query.elements : 0;
   Tape& tape = op.tape();
-  Tape::Recorder recorder(tape, {query.edge, key.edge, value.edge});
+  Tape::Recorder recorder(tape, {query.edge, key.edge, value.edge, mask.edge});
   recorder.save(query.data);
   recorder.save(key.data);
   recorder.save(value.data);
   recorder.save(mask.data);
+  // The mask's gradient is one for each sample, whose rows are aligned, and then summed up.
+  const double mask_bytes = mask.needs_gradient() ? mask.bytes() : 0, samples = call.samples;
+  const double aligned = rounded_up(call.keys, 16) / call.keys;
   Tensor out = tape.make(value.elements / call.keys * call.queries, query.element);
   const Tensor logarithms = tape.make(call.samples * call.heads * rounded_up(call.queries, 32), 4);
   recorder.save(out.data);
@@ -53,6 +56,11 @@ Tensor efficient_attention(const Operators& op, const AttentionCall& call, const
     run.give(0, std::move(of_query));
     run.give(1, std::move(of_key));
     run.give(2, std::move(of_value));
+    if (mask_bytes == 0) return;
+    Share of_mask = run.make(mask_bytes * samples * aligned);
+    run.end_formula();
+    if (samples > 1) of_mask = run.make(mask_bytes);
+    run.give(3, std::move(of_mask));
   });
   return out;
 }

@@ -28,7 +28,8 @@ struct AttentionCall {
 // For 16 bits, without a mask.
 Tensor flash_attention(const Operators& op, const AttentionCall& call, const Tensor& query, const Tensor& key,
                        const Tensor& value);
-// With as many key as query heads. `mask`: of numbers; empty: none.
+// With as many key as query heads. `mask`: of numbers, of one sample where it asks for a gradient; empty:
+// none.
 Tensor efficient_attention(const Operators& op, const AttentionCall& call, const Tensor& query,
                            const Tensor& key, const Tensor& value, const Tensor& mask);
 

@@ -160,7 +160,7 @@ Tensor Layers::delta_chunks(DeltaChunks of) {
   const auto part = [&](const Tensor& whole) { return op_.slice(whole, whole.elements / played); };
   const double values = core.elements / played;
   state.elements *= of_one;
-  for (double i = 0;; ++i) {
+  for (int i = 0;; ++i) {
     const Tensor v_new = op_.add(part(new_values), delta_product(part(k_cumdecay), state, values));
     {
       const Tensor inter_chunk = delta_product(factor(part(of.query)), state, values);
@@ -180,7 +180,8 @@ Tensor Layers::delta_chunks_by_rows(DeltaChunks of) {
   decay = op_.scale(decay);
   Tensor system = op_.multiply(delta_product(of.k_beta, of.key, rows * kChunk), decay);
   system = op_.scale(filled(op_, system, rows * kChunk));
-  for (double i = 1; i < kChunk; ++i) {
+  for (int line = 1; line < static_cast<int>(kChunk); ++line) {
+    const double i = line;
     const Tensor row = op_.copy(op_.slice(op_.slice(system, rows), rows / kChunk * i));
     const Tensor before = op_.copy(op_.slice(op_.slice(system, rows * i), rows / kChunk * i * i));
     const Tensor sums = row_sums(op_, op_.multiply(row, before), row.elements);
@@ -197,7 +198,7 @@ Tensor Layers::delta_chunks_by_rows(DeltaChunks of) {
   Tensor state = tape_.make(heads * key_dim * value_dim * of_one, of.value.element);
   Tensor core = tape_.make(rows * value_dim, of.value.element);
   const double values = core.elements / played;
-  for (double i = 0;; ++i) {
+  for (int i = 0;; ++i) {
     const Tensor query = part(of.query), key = part(of.key), cumulated = part(of.cum_decay);
     Tensor pairs = op_.multiply(delta_product(query, key, rows * kChunk / played), part(decay));
     pairs = op_.in_place(pairs);

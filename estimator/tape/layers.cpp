@@ -24,6 +24,7 @@ Matrix Layers::matrix(double in, double out, bool bias) const {
   Matrix whole{tape_.weight(in * out, weight_element_, trained_),
                bias ? tape_.weight(out, weight_element_, trained_) : Tensor(), in, out};
   whole.transposed = !code_.transposed_matrices;
+  whole.viewed = code_.views_matrices;
   return whole;
 }
 

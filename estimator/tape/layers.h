@@ -134,6 +134,7 @@ class Layers {
   Tensor scaled_dot_product(const Attention& block, Heads heads, AttentionPath path);
   AttentionCall call(const Attention& block) const;
   Tensor efficient(const Attention& block, const Heads& heads);
+  Tensor bias_mask(const Attention& block);
   Tensor materialised(const Attention& block, Heads heads, AttentionPath path);
   Tensor bounded(const Tensor& x) const;
   Tensor by_relative_position(const Heads& heads, double scores);
@@ -162,6 +163,8 @@ class Layers {
   Tensor convolved(const Tensor& given, double kernel, bool bias);
   Tensor short_convolution(const ShortConvolution& block, const Tensor& x);
   Tensor state_space(const StateSpace& space, const Tensor& given);
+  Tensor contracted_scan(const StateSpace& space, const Tensor& x, const Tensor& in, const Tensor& from,
+                         const Tensor& decay);
   Tensor chunk_scan(const StateSpace& space, const std::vector<Tensor>& parts, const Tensor& step,
                     std::vector<Tensor>& named);
   Tensor lightning_attention(const LightningAttention& lightning, const Tensor& x);

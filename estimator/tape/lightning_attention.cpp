@@ -31,7 +31,7 @@ Tensor Layers::lightning_attention(const LightningAttention& lightning, const Te
 
   Tensor state = tape_.make(batch_ * heads * head_dim * head_dim * blocks / played, all.element);
   std::vector<Tensor> out;
-  for (double i = 0; i < played; ++i) {
+  for (int i = 0; i < static_cast<int>(played); ++i) {
     const Tensor query = part(made[0]), key = part(made[1]), value = part(made[2]);
     const Tensor pairs = product(factor(query), factor(key), tokens_ * heads * block / played);
     const Tensor within = product(decayed(pairs), factor(value), one / played);

@@ -22,8 +22,9 @@ Tensor Operators::for_product(const Tensor& x) const {
 }
 
 // cached_cast: one copy for each weight that is trained and in fp32, until autocast ends.
-Tensor Operators::weight_for_product(const Tensor& weight) const {
+Tensor Operators::weight_for_product(const Tensor& weight, bool viewed) const {
   if (!autocast_ || weight.element <= 2) return weight;
+  if (viewed) return cast(weight, 2);
   auto& casts = tape_.casts();
   const auto known = std::find_if(casts.begin(), casts.end(), [&](const auto& cast) {
     return weight.edge.any() && cast.first.node == weight.edge.node;
@@ -60,7 +61,7 @@ Tensor Operators::convolution(const Tensor& given, const Tensor& whole_weight, c
 // for the input's, and the input for the weight's; of a weight that is not trained nothing is kept for it.
 Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
   const Tensor x = matrix.grouped ? cast(given, matrix.weight.element) : for_product(given);
-  const Tensor weight = matrix.grouped ? matrix.weight : weight_for_product(matrix.weight);
+  const Tensor weight = matrix.grouped ? matrix.weight : weight_for_product(matrix.weight, matrix.viewed);
   const double rows = x.elements / matrix.in;
   const bool transposed = matrix.transposed;
   const Edge to_input = x.edge, to_weight = weight.edge, to_bias = matrix.bias.edge;
@@ -81,6 +82,7 @@ Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
       run.give(1, transposed ? std::move(gradient).view() : std::move(gradient));
     }
     // Once all have been made (validate_outputs).
+    run.end_formula();
     if (to_bias.any()) run.give(2, summed(run, rows, width, element));
   });
   return out;

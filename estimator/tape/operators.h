@@ -19,6 +19,7 @@ struct Matrix {
   bool quantised = false;  // a 16-bit copy is made for each product
   bool transposed = true;  // as nn.Linear keeps it; Conv1D does not
   bool grouped = false;    // experts' in one: grouped_mm, which autocast does not know
+  bool viewed = false;     // products read a view of it, of which autocast keeps no copy
 };
 
 class Operators {
@@ -100,7 +101,7 @@ class Operators {
   Tensor squared_error(const Tensor& x) const;
 
  private:
-  Tensor weight_for_product(const Tensor& weight) const;
+  Tensor weight_for_product(const Tensor& weight, bool viewed = false) const;
 
   Tape& tape_;
   bool autocast_;

@@ -65,7 +65,7 @@ Tensor Layers::scanned(const SelectiveScan& scan, const Tensor& x, const Tensor&
   const double element = op_.autocast() ? 4 : weight_element_;
   Tensor states = tape_.make(whole / played, element);
   std::vector<Tensor> out;
-  for (double i = 0; i < played; ++i) {
+  for (int i = 0; i < static_cast<int>(played); ++i) {
     states = op_.add(op_.multiply(part(decay), states), part(fed));
     out.push_back(op_.product(op_.for_product(op_.cast(states, element)), op_.for_product(part(made[2])),
                               x.elements / played));

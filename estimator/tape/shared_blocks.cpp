@@ -26,6 +26,11 @@ Tensor Layers::hybrid_layer(const Layer& layer, const Tensor& x) {
   tape_.share_weights(nullptr);
   out = projected(out, "linear", hidden_, hidden_, false);
   tape_.set_purpose(Purpose::kNorms);
+  // Where the state space is a layer that is recomputed by itself, what it is given is kept.
+  if (code_.nests_checkpoints && run_.training.recompute == Recompute::kFull && !tape_.is_recomputing()) {
+    const Tape::OutsideRegion outside(tape_);
+    out = op_.beside(out, out);
+  }
   out = block(layer[3], norm(op_.add(x, out), hidden_));
   tape_.set_purpose(Purpose::kNorms);
   return op_.add(x, out);

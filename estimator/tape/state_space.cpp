@@ -85,6 +85,10 @@ Tensor Layers::chunk_scan(const StateSpace& space, const std::vector<Tensor>& pa
   decay = padded(op_, decay, rows);
   in = padded(op_, in, rows * state);
   from = padded(op_, from, rows * state);
+  if (code_.contracts_states) {
+    const Tensor out = op_.add(contracted_scan(space, x, in, from, decay), beside);
+    return sequence_ < chunks * chunk ? op_.slice(out, tokens_ * heads * head_dim) : out;
+  }
   const Tensor cumulated = running_sums(op_, decay);
   const auto segments = [&](const Tensor& of, double elements) {
     return op_.activation_of_result(filled(op_, running_sums(op_, filled(op_, of, elements)), elements));
@@ -117,6 +121,43 @@ Tensor Layers::chunk_scan(const StateSpace& space, const std::vector<Tensor>& pa
   Tensor out = op_.add(diagonal, between_chunks);
   out = op_.add(out, beside);
   return sequence_ < chunks * chunk ? op_.slice(out, tokens_ * heads * head_dim) : out;
+}
+
+// mamba2_chunk_scan since 5.18: torch.einsum puts chunks and heads in front of what it multiplies, which
+// copies it, and multiplies matrices. `x`, `in`, `from` and `decay` are padded to whole chunks.
+Tensor Layers::contracted_scan(const StateSpace& space, const Tensor& x, const Tensor& in, const Tensor& from,
+                               const Tensor& decay) {
+  const auto heads = static_cast<double>(space.heads), head_dim = static_cast<double>(space.head_dim);
+  const auto state = static_cast<double>(space.state), chunk = static_cast<double>(space.chunk);
+  const double chunks = std::ceil(sequence_ / chunk), rows = batch_ * chunks * chunk * heads;
+  const double of_one = batch_ * heads * head_dim * state;
+  const auto contracted = [&](const Tensor& a, const Tensor& b, double elements) {
+    return op_.view_of_transposed(op_.product(a, b, elements));
+  };
+  const auto segments = [&](const Tensor& of, double elements) {
+    return op_.activation_of_result(filled(op_, running_sums(op_, filled(op_, of, elements)), elements));
+  };
+  // What came from the convolution has its tokens last: with one chunk its heads stand in front as they are.
+  const auto by_chunks = [&](const Tensor& of) { return chunks > 1 ? op_.copy(of) : of; };
+  const Tensor cumulated = running_sums(op_, decay);
+  const Tensor factors = segments(decay, rows * chunk);
+  const Tensor pairs = op_.product(op_.copy(from), op_.copy(in), rows * chunk);
+  const Tensor weights = op_.multiply(pairs, factors);
+  const Tensor diagonal = contracted(weights, by_chunks(x), rows * head_dim);
+
+  const Tensor left = op_.activation_of_result(op_.add(op_.slice(cumulated, rows / chunk), cumulated));
+  const Tensor decayed = op_.multiply(in, left);
+  Tensor states = contracted(op_.copy(decayed), by_chunks(x), of_one * chunks);
+  states = op_.concatenate(tape_.make(of_one, 4), states);
+  const Tensor between =
+      segments(padded(op_, op_.slice(cumulated, rows / chunk), rows / chunk + batch_ * heads),
+               batch_ * heads * (chunks + 1) * (chunks + 1));
+  const Tensor all_states = contracted(between, op_.copy(states), of_one * (chunks + 1));
+  states = op_.slice(all_states, of_one * chunks);
+  if (caches()) cache_.push_back(op_.copy(op_.slice(all_states, of_one)).data);
+  const Tensor gone = op_.activation_of_result(cumulated);
+  const Tensor read = contracted(op_.copy(from), op_.copy(states), rows * head_dim);
+  return op_.copy(op_.add(diagonal, op_.multiply(read, gone)));
 }
 
 // MambaRMSNormGated, FalconH1RMSNormGated and Zamba2RMSNormGated.

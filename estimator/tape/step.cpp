@@ -84,7 +84,9 @@ class StepPlayer {
     const Tensor again = beside_embedded(layers, tower, x);
     x = all_layers(layers, tower, x);
     if (altup != nullptr) x = layers.altup_output(*altup, x);
-    layers.set_biases({}, {});
+    // Recomputed layers save what is made of them once more.
+    if (run_.training.recompute != Recompute::kFull || code_->bias != BiasCode::kEfficient)
+      layers.set_biases({}, {});
     tape_.set_purpose(Purpose::kNorms);
     if (tower.final_norm_parameters > 0) x = layers.norm(x, width(tower));
     if (code_->eager_attention) x = layers.dropped(x, code_->hidden_dropout);
@@ -210,6 +212,7 @@ class StepPlayer {
   // T5's: a table's entries by relative position, with the mask of the batch (T5Attention.compute_bias).
   void biases(Layers& layers, const Tower& tower, bool has_source, double element) {
     if (!code_->eager_attention) return;
+    if (code_->biases_in_layers && code_->bias == BiasCode::kEfficient) return;  // they make them
     const auto* attention = std::get_if<Attention>(&tower.layers.front().front());
     const auto sequence = static_cast<double>(tower.sequence);
     const auto heads = static_cast<double>(attention->heads);
@@ -217,8 +220,12 @@ class StepPlayer {
     const Tensor table = tape_.weight(32 * heads, weight_element_, trained());
     tape_.set_purpose(Purpose::kScores);
     Tensor own = op_.embedding(table, sequence * sequence, heads);
-    if (!code_->biased_attention) own = op_.add(own, tape_.make(0, element).view(scores));
-    const Tensor cross = has_source ? tape_.make(scores, element) : Tensor();
+    if (code_->bias == BiasCode::kAdded) own = op_.add(own, tape_.make(0, element).view(scores));
+    // Of transformers 5 it is of one sample, and of the queries' type.
+    const bool is_added = code_->bias == BiasCode::kAdded;
+    const double samples = is_added ? 1 : static_cast<double>(run_.training.micro_batch);
+    const double wide = !is_added && op_.autocast() ? 2 : element;
+    const Tensor cross = has_source ? tape_.make(scores / samples, wide) : Tensor();
     // Layers that are recomputed get them as arguments, which are kept for it.
     if (run_.training.recompute == Recompute::kFull && !code_->biases_in_layers)
       inputs_.insert(inputs_.end(), {own.detached(), cross});

@@ -204,6 +204,21 @@ class Tape {
     std::vector<Share>* before_;
   };
 
+  // While one is there, nodes hold what they save, in a layer that is recomputed too.
+  class OutsideRegion {
+   public:
+    explicit OutsideRegion(Tape& tape) : tape_(tape), region_(std::exchange(tape.region_, -1)) {}
+    OutsideRegion(const OutsideRegion&) = delete;
+    OutsideRegion& operator=(const OutsideRegion&) = delete;
+    ~OutsideRegion() { tape_.region_ = region_; }
+
+   private:
+    Tape& tape_;
+    int64_t region_;
+  };
+
+  bool is_recomputing() const { return recomputing_ != nullptr; }
+
   // What is made from now on is for this; returns what was before.
   Purpose set_purpose(Purpose purpose) { return std::exchange(purpose_, purpose); }
 

@@ -36,7 +36,8 @@ Read read(const Json& config) {
 
 // Files say what wrote them.
 std::string version_of(const std::string& file) {
-  return file == "parameters-4.57.jsonl" ? "4.57.6" : "5.17.0";
+  if (file == "parameters-4.57.jsonl") return "4.57.6";
+  return file == "parameters-5.17.jsonl" ? "5.17.0" : "5.24.0";
 }
 
 // As a JSON merge patch, but for a key that is null: the file says so.
@@ -156,9 +157,11 @@ INSTANTIATE_TEST_SUITE_P(Transformers, SizesUnderAnotherName,
                          [](const auto& info) { return std::string(info.param.type); });
 
 INSTANTIATE_TEST_SUITE_P(Transformers, MetaParameters,
-                         testing::Values("parameters-4.57.jsonl", "parameters-5.17.jsonl"),
+                         testing::Values("parameters-4.57.jsonl", "parameters-5.17.jsonl",
+                                         "parameters-5.24.jsonl"),
                          [](const auto& info) {
-                           return std::string(info.param) == "parameters-4.57.jsonl" ? "v4" : "v5";
+                           const std::string version = version_of(info.param);
+                           return "v" + version.substr(0, 1) + "_" + version.substr(2, 2);
                          });
 
 }  // namespace

@@ -1,0 +1,24 @@
+// Which release of transformers runs a model, where its file says so.
+#pragma once
+
+#include <string>
+
+#include "estimator/inputs/key_values.h"
+
+namespace spillway::estimator {
+
+// The first and the second number as one: 524 for 5.24.
+constexpr int kFive = 500;
+constexpr int kNoRelease = 100000;
+
+// Releases from the first on, before the end.
+struct Releases {
+  int first = 0;
+  int end = kNoRelease;
+  bool has(int release) const { return release >= first && release < end; }
+};
+
+// Of `transformers_version`; 457 where a file says none, or none that can be read.
+int transformers_release(KeyValues& values, const std::string& prefix);
+
+}  // namespace spillway::estimator
