@@ -227,6 +227,13 @@ bool has_mixer(const Model& model) {
   });
 }
 
+bool shares_weights(const Model& model) {
+  return any_block(model, [](const Block& block) {
+    const auto* attention = std::get_if<Attention>(&block);
+    return attention != nullptr && attention->shared.has_value();
+  });
+}
+
 int64_t layer_input_width(const Tower& tower) {
   for (const Layer& layer : tower.layers) {
     for (const Block& block : layer) {

@@ -297,6 +297,9 @@ bool any_block(const Model& model, Visit&& visit) {
 // Tells whether a layer mixes tokens by linear attention, a state space or a convolution.
 bool has_mixer(const Model& model);
 
+// Tells whether layers have the weights of a block together (Zamba2).
+bool shares_weights(const Model& model);
+
 // Width of what each layer of a tower is given beside its input; 0: none is.
 int64_t layer_input_width(const Tower& tower);
 

@@ -86,6 +86,8 @@ std::string stages_contradiction(const TrainingRun& run) {
   const SizeKeys& keys = run.keys;
   const auto layers = static_cast<int64_t>(run.model.towers.back().layers.size());
   const int64_t stages = parallel.pipeline * parallel.virtual_stages;
+  if (parallel.pipeline > 1 && shares_weights(run.model))
+    return not_allowed(keys.pipeline, parallel.pipeline, "1 for a model whose layers share weights");
   if (parallel.pipeline > 1 && run.model.towers.size() > 1)
     return fmt::format("{}: '{}' is not modelled for {} towers; allowed: 1", keys.pipeline, parallel.pipeline,
                        run.model.towers.size());

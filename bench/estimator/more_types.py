@@ -238,6 +238,8 @@ def two_stacks(rng: random.Random, kind: str) -> Row:
     }
     if kind == "whisper":
         return out | {"num_mel_bins": 80, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    if kind == "m2m_100":
+        out |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}  # else layers are left out at random
     return out | {"max_position_embeddings": 1024, "pad_token_id": 1, "decoder_start_token_id": 2}
 
 

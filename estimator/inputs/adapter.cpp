@@ -86,7 +86,7 @@ void append_modules(const DeltaNet& net, Names& out) {
     out.insert(out.end(), {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"});
 }
 void append_modules(const OwnProjection&, Names& out) {
-  out.emplace_back("linear");
+  out.insert(out.end(), {"linear", "0", "1"});
 }
 void append_modules(const ShortConvolution&, Names& out) {
   out.insert(out.end(), {"in_proj", "out_proj"});

@@ -9,6 +9,7 @@
 #include "estimator/inputs/hugging_face_heads.h"
 #include "estimator/inputs/key_expression.h"
 #include "estimator/inputs/model_descriptions.h"
+#include "estimator/inputs/transformers_release.h"
 
 namespace spillway::estimator {
 namespace {
@@ -41,7 +42,7 @@ class Describer {
       : values_(values), prefix_(prefix), notes_(notes), in_(values, prefix) {
     in_.set("layer", 0);
     in_.set("labels", label_count(values, prefix));
-    in_.set("four", values.text(prefix + "transformers_version", "").rfind("4.", 0) == 0 ? 1 : 0);
+    in_.set("four", transformers_release(values, prefix) < kFive ? 1 : 0);
     model_.tied = false;
     model_.vocabulary_head = false;
   }
@@ -85,9 +86,7 @@ class Describer {
     } else if (what == "class") {
       set_class(words);
     } else if (what == "refuse") {
-      if (value(words[1]) != 0)
-        values_.complain(fmt::format("{}{}: '{}' is not modelled for this type", prefix_, words[2],
-                                     values_.text(prefix_ + std::string(words[2]), "")));
+      if (value(words[1]) != 0) refuse(words);
     } else if (what == "warn") {
       if (value(words[1]) != 0)
         notes_.warnings.push_back(fmt::format("{}", fmt::join(words.begin() + 2, words.end(), " ")));
@@ -97,6 +96,18 @@ class Describer {
       blocks_.push_back(block_line(words));
     } else {
       set_size(what, value(words[1]));
+    }
+  }
+
+  // "refuse EXPRESSION KEY [ALLOWED...]"
+  void refuse(const std::vector<std::string_view>& words) {
+    const std::string key = prefix_ + std::string(words[2]), text = values_.text(key, "");
+    if (words.size() == 3) {
+      values_.complain(fmt::format("{}: '{}' is not modelled for this type", key, text));
+    } else {
+      values_.complain(fmt::format("{}: {}; allowed: {}", key,
+                                   values_.has(key) ? fmt::format("'{}' is not allowed", text) : "missing",
+                                   fmt::join(words.begin() + 3, words.end(), " ")));
     }
   }
 

@@ -122,24 +122,32 @@ let earlier if(listed,before(layers_block_type|layer_types,hybrid),min((layer-(l
 let sets num_mem_blocks:1
 let rank adapter_rank:128
 let kv num_key_value_heads:num_attention_heads
+let ffn if(has(intermediate_size),intermediate_size:0,0)
 let attention_rank use_shared_attention_adapter:0*rank
 hidden h
 vocabulary vocab_size
 tied tie_word_embeddings:1
-refuse (1-listed)*(num_hidden_layers!=54) layers_block_type
-refuse (1-tie_word_embeddings:1)*(1-four)*(if(listed,count(layers_block_type|layer_types,hybrid),9)>sets) tie_word_embeddings
+refuse (1-listed)*(num_hidden_layers!=54) layers_block_type a word for each of num_hidden_layers
+refuse listed*(count(layers_block_type|layer_types)!=num_hidden_layers) layers_block_type a word for each of num_hidden_layers
+refuse listed*(count(layers_block_type|layer_types,mamba,linear_attention,hybrid)!=count(layers_block_type|layer_types)) layers_block_type mamba, linear_attention and hybrid
+refuse (1-tie_word_embeddings:1)*(1-four)*(if(listed,count(layers_block_type|layer_types,hybrid),9)>sets) tie_word_embeddings true since transformers 5, which shares blocks only then
+refuse num_attention_heads==0 num_attention_heads
+refuse (kv)==0 num_key_value_heads
+refuse mamba_d_conv:4==0 mamba_d_conv
+refuse chunk_size:256==0 chunk_size
+refuse (heads)>i n_mamba_heads
 refuse (i)==0 mamba_expand
 refuse mamba_d_state:64==0 mamba_d_state
 refuse mamba_ngroups:1==0 mamba_ngroups
 refuse (heads)==0 n_mamba_heads
 refuse (sets)==0 num_mem_blocks
 refuse (rank)==0 adapter_rank
-refuse use_shared_attention_adapter:0*(kv!=num_attention_heads) num_key_value_heads
+refuse use_shared_attention_adapter:0*(kv!=num_attention_heads) num_key_value_heads as many as num_attention_heads beside use_shared_attention_adapter
 tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=kv dim=2*h/num_attention_heads input=2*h norm=2*h set=earlier%sets first=earlier<sets rank=attention_rank if hybrid
-mlp ffn=intermediate_size:(4*h) gated=1 bias=b norm=h set=earlier%sets first=earlier<sets rank=rank if hybrid
+mlp ffn=if(ffn,ffn,4*h) gated=1 bias=b norm=h set=earlier%sets first=earlier<sets rank=rank if hybrid
 mixer matrix=h*h saved=h projection=1 if hybrid
 mixer matrix=h*wide+i*h other=(i+s)*(mamba_d_conv:4+1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(mamba_d_conv:4-1) state=i*mamba_d_state:64 heads=heads dim=i/heads states=mamba_d_state:64 groups=mamba_ngroups:1 kernel=mamba_d_conv:4 chunk=chunk_size:256 bias=b out_bias=b conv_bias=1 normed=1
 class ForCausalLM 0 vocabulary
@@ -184,18 +192,18 @@ let shared n_shared_experts:1*moe_shared_expert_intermediate_size
 hidden h
 vocabulary vocab_size
 tied 0
-refuse 1-has(layers_block_type|layer_types) layers_block_type
+refuse 1-has(layers_block_type|layer_types|listed_pattern) layers_block_type a word for each layer
 refuse has(moe_latent_size) moe_latent_size
 refuse mamba_num_heads==0 mamba_num_heads
 refuse mamba_head_dim==0 mamba_head_dim
 refuse ssm_state_size:128==0 ssm_state_size
 tower decoder max_position_embeddings:4096
 norm h
-layers count(layers_block_type|layer_types)
-mixer matrix=h*wide+i*h other=(i+s)*(kernel+conv_bias)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(kernel-1) state=i*ssm_state_size:128 heads=heads dim=mamba_head_dim states=ssm_state_size:128 groups=groups kernel=kernel chunk=mamba_chunk_size|chunk_size:128 bias=b out_bias=b conv_bias=conv_bias normed=1 if at(layers_block_type|layer_types,linear_attention,mamba)
-attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim bias=attention_bias:0 norm=h if at(layers_block_type|layer_types,full_attention,attention)
-experts count=n_routed_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared gated=0 norm=h if at(layers_block_type|layer_types,moe)
-mlp ffn=intermediate_size bias=mlp_bias:0 norm=h if at(layers_block_type|layer_types,mlp)
+layers count(layers_block_type|layer_types|listed_pattern)
+mixer matrix=h*wide+i*h other=(i+s)*(kernel+conv_bias)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(kernel-1) state=i*ssm_state_size:128 heads=heads dim=mamba_head_dim states=ssm_state_size:128 groups=groups kernel=kernel chunk=mamba_chunk_size|chunk_size:128 bias=b out_bias=b conv_bias=conv_bias normed=1 if at(layers_block_type|layer_types|listed_pattern,linear_attention,mamba)
+attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim bias=attention_bias:0 norm=h if at(layers_block_type|layer_types|listed_pattern,full_attention,attention)
+experts count=n_routed_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared gated=0 norm=h if at(layers_block_type|layer_types|listed_pattern,moe)
+mlp ffn=intermediate_size bias=mlp_bias:0 norm=h if at(layers_block_type|layer_types|listed_pattern,mlp)
 class ForCausalLM 0 vocabulary
 class Model 0
 passes mtp_hybrid_override_pattern tie_word_embeddings moe_shared_expert_overlap mtp_layers_block_type expand chunk_size num_hidden_layers intermediate_size mlp_bias n_routed_experts num_experts_per_tok moe_intermediate_size use_mamba_kernels num_attention_heads num_key_value_heads head_dim mamba_hidden_act n_shared_experts use_bias

@@ -98,7 +98,12 @@ Result<std::string> type_of(KeyValues& values, const std::string& prefix, Notes&
 // A letter for each layer, as published files have it (NemotronHConfig._pattern_to_list).
 void offer_listed_layers(KeyValues& values, const std::string& prefix) {
   const std::string key = prefix + "hybrid_override_pattern";
-  if (!values.has(key)) return;
+  const auto says = [&](const std::string& name) {
+    return values.has(name) && values.text(name, "null") != "null";
+  };
+  if (!says(key) || says(prefix + "layers_block_type") || says(prefix + "layer_types")) return;
+  if (values.text(key, "").empty())
+    values.complain(fmt::format("{}: '' is not allowed; allowed: M, E, * and -, one for each layer", key));
   std::vector<std::string_view> layers;
   for (const char letter : values.text(key, "")) {
     if (letter == 'M') {
@@ -114,7 +119,7 @@ void offer_listed_layers(KeyValues& values, const std::string& prefix) {
           fmt::format("{}: '{}' is not allowed; allowed: M, E, * and -, one for each layer", key, letter));
     }
   }
-  values.offer(prefix + "layers_block_type", fmt::format("[{}]", fmt::join(layers, ",")));
+  values.offer(prefix + "listed_pattern", fmt::format("[{}]", fmt::join(layers, ",")));
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ void read_version(CodeReader& in, const CodeRow& row, int release, ModelCode& co
   const bool old = release < kFive;
   const bool is_granite = row.type == "granitemoe" || row.type == "granitemoehybrid";
   code.reentrant = old;
-  code.nests_checkpoints = !old && row.type == "zamba2";
+  code.nests_checkpoints = code.shares_tensors = !old && row.type == "zamba2";
   code.experts = row.type == "llama4_text"   ? ExpertsCode::kEvery
                  : !old                      ? ExpertsCode::kGrouped
                  : row.type == "deepseek_v2" ? ExpertsCode::kSorted
@@ -141,8 +141,8 @@ void read_version(CodeReader& in, const CodeRow& row, int release, ModelCode& co
   code.rotates_by_tokens =
       code.rotates_by_tokens || (row.scores_in_fp32 && code.rotary > 0 && release >= 524);
   if (!old && row.norm == NormCode::kT5) code.bias = release >= 520 ? BiasCode::kEfficient : BiasCode::kMath;
-  // Falcon of transformers 5 makes its mask for biases by positions, which it may not have.
   code.masks_numbers = code.makes_states_first = old && row.type == "zamba2";
+  // Falcon of transformers 5 makes its mask for biases by positions, which it may not have.
   code.always_masked =
       row.type == (old ? "modernbert" : "falcon") || (old && row.type == "jamba") || code.masks_numbers;
   code.masks_without_cache = old && row.norm != NormCode::kT5 && !row.unmasked && !row.two_stacks;
@@ -318,7 +318,7 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   const CodeRow* row = find_code_row(type == "gemma3" ? "gemma3_text" : std::string_view(type));
   const int said = transformers_release(values, prefix);
   const bool is_newer = row != nullptr && row->since_five && said < kFive;
-  const int release = is_newer ? kNoRelease : said;
+  const int release = is_newer ? kNewest : said;
   const bool old = release < kFive;
   code.own_attention = !sdpa_of(type).has(release);
   const Checkpoints checkpoints = checkpoints_of(type);

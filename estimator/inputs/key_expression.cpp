@@ -155,7 +155,9 @@ class Evaluation {
                          [&](const std::string& word) { return text.find(word) != std::string::npos; });
     if (name == "own") return own(given.front());
     if (name == "has_section") return has_section(key) ? 1 : 0;
-    const std::vector<std::string> list = entries(text);
+    const auto known = in_.lists_.find(key);
+    const std::vector<std::string>& list =
+        known != in_.lists_.end() ? known->second : in_.lists_.emplace(key, entries(text)).first->second;
     const auto layer = static_cast<size_t>(in_.evaluate("layer"));
     if (name == "each") {
       if (list.empty()) return key_value(key, text);
@@ -219,17 +221,19 @@ class Evaluation {
     return given[1] == 0 ? 0 : std::ceil(given[0] / given[1]);
   }
 
-  // Returns, of several names, the one that the file has.
+  // Returns, of several names, the one that the file has: one that is null only where no other is there.
   std::string first_of(std::string_view names) const {
-    std::string first;
+    std::string first, null;
     while (!names.empty()) {
       const size_t end = std::min(names.find('|'), names.size());
       std::string key = in_.prefix_ + std::string(names.substr(0, end));
-      if (in_.values_.has(key)) return key;
+      const bool is_there = in_.values_.has(key);
+      if (is_there && in_.values_.text(key, "null") != "null") return key;
+      if (is_there && null.empty()) null = key;
       if (first.empty()) first = key;
       names.remove_prefix(std::min(names.size(), end + 1));
     }
-    return first;
+    return null.empty() ? first : null;
   }
 
   double key(std::string_view names) {

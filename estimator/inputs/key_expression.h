@@ -8,7 +8,8 @@
 //   at(key,word,...)                    is this layer's entry of a list one of the words
 //   in(key)                             is this layer's number in a list
 //   each(key)                           this layer's entry of a list of numbers, or the number
-//   count(key)                          entries of a list
+//   count(key[,word,...])               entries of a list, those that are one of the words
+//   before(key,word,...)                the same, of the layers before this one
 //   has_section(key)                    has the file an object of that name, or null there
 //   own(key)                            this layer's entry of the key in per_layer_config, or the key
 //
@@ -20,6 +21,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "estimator/inputs/key_values.h"
 
@@ -43,7 +45,8 @@ class KeyExpressions {
   KeyValues& values_;
   std::string prefix_;
   std::map<std::string, std::string> names_ = {};
-  int depth_ = 0;  // of names in names
+  std::map<std::string, std::vector<std::string>> lists_ = {};  // entries, by key
+  int depth_ = 0;                                               // of names in names
 };
 
 }  // namespace spillway::estimator

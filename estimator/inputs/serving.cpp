@@ -264,6 +264,11 @@ std::string cannot_serve(const Model& model) {
 std::string contradiction(const ServingRun& run) {
   const ServingSettings& settings = run.settings;
   const auto layers = static_cast<int64_t>(run.caches.size());
+  if (run.settings.pipeline > 1 && shares_weights(run.model))
+    return fmt::format(
+        "serve.pipeline_parallel_size: '{}' is not allowed; allowed: 1 for a model whose layers share "
+        "weights",
+        run.settings.pipeline);
   if (settings.pipeline > layers)
     return fmt::format("serve.pipeline_parallel_size: '{}' is not allowed; allowed: up to {} layers",
                        settings.pipeline, layers);

@@ -35,6 +35,9 @@ Tensor Layers::projected(const Tensor& x, const char* name, double in, double ou
   Tensor result = op_.linear(x, base);
   if (!run_.training.adapter.targets_module(name)) return result;
   const Purpose before = tape_.set_purpose(Purpose::kAdapters);
+  // PEFT adapts modules: where only their weights are shared each has an adapter of its own.
+  std::optional<Tape::OwnWeights> own;
+  if (code_.shares_tensors) own.emplace(tape_);
   result = adapted(op_, run_.training.adapter, x, std::move(result), in, out);
   tape_.set_purpose(before);
   return result;

@@ -1,5 +1,5 @@
 // Layers with attention and a feed-forward block whose weights they share, before a state space of their own
-// (modeling_zamba2.py of 4.57 and 5.17: Zamba2HybridLayer, Zamba2AttentionDecoderLayer,
+// (modeling_zamba2.py of 4.57, 5.17 and 5.24: Zamba2HybridLayer, Zamba2AttentionDecoderLayer,
 // Zamba2HybridDynamicCache).
 #include "estimator/tape/layers.h"
 
@@ -11,8 +11,8 @@ Tensor Layers::beside_shared(const std::optional<SharedWeights>& shared, const T
   if (!shared || shared->rank == 0) return made;
   const Tape::OwnWeights own(tape_);
   const auto rank = static_cast<double>(shared->rank);
-  const Tensor narrow = op_.linear(x, matrix(in, rank, false));
-  return op_.add(made, op_.linear(narrow, matrix(rank, out, false)));
+  const Tensor narrow = projected(x, "0", in, rank, false);
+  return op_.add(made, projected(narrow, "1", rank, out, false));
 }
 
 Tensor Layers::hybrid_layer(const Layer& layer, const Tensor& x) {

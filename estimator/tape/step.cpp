@@ -81,7 +81,8 @@ class StepPlayer {
     masks(layers, tower);
     biases(layers, tower, bool(source.data), x.element);
     if (source.data) x = op_.beside(x, source);
-    const Tensor again = beside_embedded(layers, tower, x);
+    // It is there until the last layer has read it.
+    const Tensor embedded_copy = beside_embedded(layers, tower, x);
     x = all_layers(layers, tower, x);
     if (altup != nullptr) x = layers.altup_output(*altup, x);
     // Recomputed layers save what is made of them once more.
@@ -235,6 +236,7 @@ class StepPlayer {
   // A copy of the embedded tokens for layers with shared weights (Zamba2Model.forward); recomputed ones get
   // it as an argument, which is kept until the first is done.
   Tensor beside_embedded(Layers& layers, const Tower& tower, Tensor& x) {
+    if (code_->makes_states_first) layers.make_states();
     const Attention* attention = first_attention(tower);
     if (attention == nullptr || !attention->shared) return {};
     Tensor copy = op_.copy(x);
@@ -242,7 +244,6 @@ class StepPlayer {
     if (code_->masks_numbers) inputs_.push_back(tape_.make(sequence * sequence, x.element));
     layers.set_embedded({{}, copy.elements, copy.element, copy.edge},
                         code_->masks_numbers ? inputs_.back() : Tensor());
-    if (code_->makes_states_first) layers.make_states();
     if (run_.training.recompute == Recompute::kFull) x = op_.beside(x, copy);
     return copy;
   }

@@ -192,10 +192,10 @@ def with_layers_of(told: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
 
 
 def few_of(kinds: list[str], layers: int) -> list[str]:
-    """The first layers' kinds; the last one's is a kind that is left out otherwise, where there is one."""
+    """The first layers' kinds; where another kind is left out, that of all layers but the first."""
     few = kinds[:layers]
     others = [kind for kind in kinds if kind not in few]
-    return few[:-1] + others[:1] if others else few
+    return few[:1] + others[:1] * (layers - 1) if others else few
 
 
 def with_change(config: Any, changes: dict[str, Any]) -> Any:

@@ -73,6 +73,11 @@ const std::vector<Type>& types() {
   return kAll;
 }
 
+const Type& zamba2() {
+  return *std::find_if(types().begin(), types().end(),
+                       [](const Type& type) { return std::string_view(type.name) == "zamba2"; });
+}
+
 RunKeys keys_of(const Type& type) {
   const std::string config =
       std::string(R"({"model_type": ")") + type.name +
@@ -162,6 +167,12 @@ TEST(Mixers, OfNoSizeAreRefused) {
   keys = keys_of(types()[4]);
   keys["model.mamba_d_state"] = "0";
   EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model.mamba_d_state: '0'"));
+  for (const char* key : {"num_attention_heads", "num_key_value_heads", "chunk_size", "mamba_d_conv",
+                          "num_mem_blocks", "adapter_rank", "n_mamba_heads"}) {
+    keys = keys_of(zamba2());
+    keys["model." + std::string(key)] = "0";
+    EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model." + std::string(key) + ": '0'"));
+  }
 }
 
 // Without its kernels Jamba of transformers 4 raises an error, unless it is told to do without.
@@ -185,7 +196,7 @@ int64_t parameters_of(const std::string& config) {
 
 // A third layer with the first one's weights adds its projection, its adapter and its state space alone.
 TEST(Zamba2, CountsSharedWeightsOnce) {
-  const std::string rest = types().back().config;
+  const std::string rest = zamba2().config;
   const auto with = [&](const std::string& kinds, int layers, const char* more) {
     return parameters_of(
         R"({"model_type": "zamba2", "hidden_size": 512, "vocab_size": 1000, )" + rest +
@@ -201,11 +212,47 @@ TEST(Zamba2, CountsSharedWeightsOnce) {
 
 // transformers 5 ties what layers share only where it ties the table.
 TEST(Zamba2, SharesWithTheTableAlone) {
-  RunKeys keys = keys_of(types().back());
+  RunKeys keys = keys_of(zamba2());
   keys["model.tie_word_embeddings"] = "false";
-  EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model.tie_word_embeddings: 'false'"));
+  EXPECT_THAT(
+      read_run(keys).status().text(),
+      HasSubstr("model.tie_word_embeddings: 'false' is not allowed; allowed: true since transformers 5"));
   keys["model.transformers_version"] = "4.57.6";
   EXPECT_TRUE(read_run(keys).ok()) << read_run(keys).status().text();
+}
+
+TEST(Zamba2, HasAWordThatIsKnownForEachLayer) {
+  for (const char* list : {R"(["mamba", "hybrid"])", R"(["m", "g", "g", "g"])"}) {
+    RunKeys keys = keys_of(zamba2());
+    keys["model.layers_block_type"] = list;
+    EXPECT_THAT(read_run(keys).status().text(), HasSubstr("model.layers_block_type: '[")) << list;
+  }
+}
+
+// A stage would have to hold the weights of another's layers.
+TEST(Zamba2, HasOnePipelineStage) {
+  RunKeys keys = keys_of(zamba2());
+  keys["parallel.gpus"] = keys["parallel.pipeline"] = "2";
+  EXPECT_THAT(contradiction(must_read(keys)), HasSubstr("allowed: 1 for a model whose layers share weights"));
+}
+
+// Modules of each layer's own have adapters of their own, though transformers 5 ties their weights.
+TEST(Zamba2, HasAnAdapterForEachModule) {
+  const auto adapters = [](const char* version) {
+    RunKeys keys = keys_of(zamba2());
+    keys["model.transformers_version"] = version;
+    keys["adapter.kind"] = "lora";
+    keys["adapter.rank"] = "512";
+    keys["adapter.targets"] = "q_proj";
+    const Result<Estimate> found = estimate(must_read(keys));
+    double bytes = 0;
+    for (const Bucket& bucket : found.value().peak().steady) {
+      if (std::string_view(bucket.name) == "adapters") bytes += bucket.bytes;
+    }
+    return bytes;
+  };
+  // Three layers of two sets of weights.
+  EXPECT_EQ(adapters("5.24.0") / 3, adapters("4.57.6") / 2);
 }
 
 // Published files name layers by a letter each.
@@ -221,6 +268,9 @@ TEST(NemotronH, IsReadFromItsPattern) {
   ASSERT_TRUE(keys.ok()) << keys.status().text();
   EXPECT_THAT(read_run(keys.value()).status().text(),
               HasSubstr("model.hybrid_override_pattern: 'X' is not allowed; allowed: M, E, * and -"));
+  const std::string list = R"("layer_types": ["mamba", "mlp"], )";
+  EXPECT_EQ(parameters_of(rest + list + R"("hybrid_override_pattern": "M-*E"})"),
+            parameters_of(rest + R"("hybrid_override_pattern": "M-", "layers_block_type": null})"));
 }
 
 // As the published file of Scout writes it: a number for a flag, and layers' types beside it.

@@ -194,7 +194,7 @@ TEST(TransformersRelease, IsReadFromTheFile) {
   EXPECT_EQ(release_of("4.57.6"), 457);
   EXPECT_EQ(release_of("5"), 500);
   for (const char* text : {"", "null", "main", "-3.1", "1000000.2"}) EXPECT_EQ(release_of(text), 457) << text;
-  EXPECT_EQ(release_of("5.1000"), 599);
+  for (const char* text : {"5.1000", "5.99999999999"}) EXPECT_EQ(release_of(text), 599) << text;
 }
 
 // Peaks of one model in two releases next to each other, between which its code was changed.
@@ -224,6 +224,26 @@ INSTANTIATE_TEST_SUITE_P(Types, ReleasesOfTransformers,
                                          ChangedCode{"mt5", "5.19.0", "5.20.0", false},
                                          ChangedCode{"mamba2", "5.17.0", "5.18.0", false}),
                          [](const auto& info) { return std::string(info.param.type); });
+
+// Their files may name a release before they were there, or none.
+TEST(TransformersRelease, OfTypesThatOnlyFiveHasIsTheNewest) {
+  for (const char* type : {"cwm", "ministral3", "minimax_m2", "solar_open"}) {
+    Json config = config_of(type, "4.57.6");
+    const TrainingRun old = run_of(config, "none");
+    EXPECT_EQ(peak_of(old), peak_of(run_of(config_of(type, "5.24.0"), "none"))) << type;
+    EXPECT_THAT(old.notes.warnings, testing::Each(testing::Not(HasSubstr("scaled_dot_product_attention"))));
+    config.erase("transformers_version");
+    EXPECT_EQ(peak_of(run_of(config, "none")), peak_of(old)) << type;
+  }
+}
+
+TEST(TransformersRelease, SaysWhatCachesAndNormsAre) {
+  const auto code_of = [](const char* version) { return run_of(config_of("mamba2", version), "none").code; };
+  EXPECT_FALSE(code_of("5.22.0").norms_groups);
+  EXPECT_TRUE(code_of("5.23.0").norms_groups);
+  EXPECT_FALSE(code_of("5.23.0").caches_values_apart);
+  EXPECT_TRUE(code_of("5.24.0").caches_values_apart);
+}
 
 // The published files of mT5 say that their tables are two. transformers 5 does not ask them.
 TEST(TransformersRelease, TiesTheTablesOfEncodersAndDecodersSinceFive) {
