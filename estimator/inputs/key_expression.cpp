@@ -163,9 +163,10 @@ class Evaluation {
       if (list.empty()) return key_value(key, text);
       return key_value(key, layer < list.size() ? list[layer] : "null");
     }
-    if (name == "before")
-      return static_cast<double>(
-          std::count_if(list.begin(), list.begin() + std::min(layer, list.size()), is_word));
+    if (name == "before") {
+      const auto end = list.begin() + static_cast<std::ptrdiff_t>(std::min(layer, list.size()));
+      return static_cast<double>(std::count_if(list.begin(), end, is_word));
+    }
     if (name == "count" && given.size() > 1)
       return static_cast<double>(std::count_if(list.begin(), list.end(), is_word));
     if (name == "count") return static_cast<double>(list.size());
