@@ -138,6 +138,7 @@ void read_version(CodeReader& in, const CodeRow& row, int release, ModelCode& co
   code.contracts_states = release >= 518;
   code.caches_values_apart = release >= 524;
   code.norms_groups = code.norms_groups || release >= 523;
+  // GPT-J and CodeGen since they have SDPA.
   code.rotates_by_tokens =
       code.rotates_by_tokens || (row.scores_in_fp32 && code.rotary > 0 && release >= 524);
   if (!old && row.norm == NormCode::kT5) code.bias = release >= 520 ? BiasCode::kEfficient : BiasCode::kMath;

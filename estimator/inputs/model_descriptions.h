@@ -23,7 +23,7 @@
 //               (delta net: key_heads= value_heads= key_dim= value_dim= kernel= joined=)
 //   class ENDING PARAMETERS [vocabulary]      the head of classes that end so; the first is the usual one
 //   refuse EXPRESSION KEY [ALLOWED]  where the expression is true the key is not modelled, or not allowed
-//   (in expressions: layer, its number; labels, of a classifier; four, transformers 4 has written the file)
+//   (in expressions: layer, its number; labels, of a classifier; four, whether transformers 4 runs it)
 //   warn EXPRESSION TEXT         what is said where the expression is true
 //   passes KEY...                keys that change nothing here
 //

@@ -76,6 +76,10 @@ Tensor filled(const Operators& op, const Tensor& x, double elements) {
   return out;
 }
 
+Tensor segments(const Operators& op, const Tensor& x, double elements) {
+  return op.activation_of_result(filled(op, running_sums(op, filled(op, x, elements)), elements));
+}
+
 Tensor with_part(const Operators& op, const Tensor& into, const Tensor& part) {
   Tape::Recorder recorder(op.tape(), {into.edge, part.edge});
   Tensor out = into;

@@ -29,6 +29,9 @@ Tensor pairwise(const Operators& op, const Tensor& x, double elements);
 // masked_fill of what is expanded to `elements`.
 Tensor filled(const Operators& op, const Tensor& x, double elements);
 
+// segment_sum, and its exponential: running sums of what is expanded, both masked.
+Tensor segments(const Operators& op, const Tensor& x, double elements);
+
 // into[...] = part (CopySlices): the gradient of what was there before is a copy of the whole one's.
 Tensor with_part(const Operators& op, const Tensor& into, const Tensor& part);
 

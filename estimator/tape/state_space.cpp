@@ -90,12 +90,9 @@ Tensor Layers::chunk_scan(const StateSpace& space, const std::vector<Tensor>& pa
     return sequence_ < chunks * chunk ? op_.slice(out, tokens_ * heads * head_dim) : out;
   }
   const Tensor cumulated = running_sums(op_, decay);
-  const auto segments = [&](const Tensor& of, double elements) {
-    return op_.activation_of_result(filled(op_, running_sums(op_, filled(op_, of, elements)), elements));
-  };
 
   // These are what tokens of one chunk give each other.
-  const Tensor factors = segments(decay, rows * chunk);
+  const Tensor factors = segments(op_, decay, rows * chunk);
   Tensor pairs = summed(outer_product(op_, from, in, rows * chunk * state), rows * chunk);
   const Tensor weights = summed(op_.multiply(pairs, factors), rows * chunk);
   const Tensor diagonal =
@@ -108,7 +105,7 @@ Tensor Layers::chunk_scan(const StateSpace& space, const std::vector<Tensor>& pa
   Tensor states = row_sums(op_, outer_product(op_, decayed, x, rows * head_dim * state), of_one * chunks);
   states = op_.concatenate(tape_.make(of_one, 4), states);
   const Tensor between =
-      segments(padded(op_, op_.slice(cumulated, rows / chunk), rows / chunk + batch_ * heads),
+      segments(op_, padded(op_, op_.slice(cumulated, rows / chunk), rows / chunk + batch_ * heads),
                batch_ * heads * (chunks + 1) * (chunks + 1));
   const Tensor all_states = row_sums(
       op_, outer_product(op_, between, states, of_one * (chunks + 1) * (chunks + 1)), of_one * (chunks + 1));
@@ -134,13 +131,10 @@ Tensor Layers::contracted_scan(const StateSpace& space, const Tensor& x, const T
   const auto contracted = [&](const Tensor& a, const Tensor& b, double elements) {
     return op_.view_of_transposed(op_.product(a, b, elements));
   };
-  const auto segments = [&](const Tensor& of, double elements) {
-    return op_.activation_of_result(filled(op_, running_sums(op_, filled(op_, of, elements)), elements));
-  };
   // What came from the convolution has its tokens last: with one chunk its heads stand in front as they are.
   const auto by_chunks = [&](const Tensor& of) { return chunks > 1 ? op_.copy(of) : of; };
   const Tensor cumulated = running_sums(op_, decay);
-  const Tensor factors = segments(decay, rows * chunk);
+  const Tensor factors = segments(op_, decay, rows * chunk);
   const Tensor pairs = op_.product(op_.copy(from), op_.copy(in), rows * chunk);
   const Tensor weights = op_.multiply(pairs, factors);
   const Tensor diagonal = contracted(weights, by_chunks(x), rows * head_dim);
@@ -150,7 +144,7 @@ Tensor Layers::contracted_scan(const StateSpace& space, const Tensor& x, const T
   Tensor states = contracted(op_.copy(decayed), by_chunks(x), of_one * chunks);
   states = op_.concatenate(tape_.make(of_one, 4), states);
   const Tensor between =
-      segments(padded(op_, op_.slice(cumulated, rows / chunk), rows / chunk + batch_ * heads),
+      segments(op_, padded(op_, op_.slice(cumulated, rows / chunk), rows / chunk + batch_ * heads),
                batch_ * heads * (chunks + 1) * (chunks + 1));
   const Tensor all_states = contracted(between, op_.copy(states), of_one * (chunks + 1));
   states = op_.slice(all_states, of_one * chunks);

@@ -130,6 +130,20 @@ class Backward {
 using Formula = std::function<void(Backward&)>;
 using Body = std::function<Tensor(const Tensor&)>;
 
+// Gives a variable another value while this is there.
+template <typename Value>
+class Exchanged {
+ public:
+  Exchanged(Value& variable, Value value) : variable_(variable), before_(std::exchange(variable, value)) {}
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
+  ~Exchanged() { variable_ = before_; }
+
+ private:
+  Value& variable_;
+  Value before_;
+};
+
 class Tape {
  public:
   Tape() = default;
@@ -154,16 +168,8 @@ class Tape {
   }
 
   // While one is there, weights are a layer's own again.
-  class OwnWeights {
-   public:
-    explicit OwnWeights(Tape& tape) : tape_(tape), shared_(std::exchange(tape.shared_weights_, nullptr)) {}
-    OwnWeights(const OwnWeights&) = delete;
-    OwnWeights& operator=(const OwnWeights&) = delete;
-    ~OwnWeights() { tape_.shared_weights_ = shared_; }
-
-   private:
-    Tape& tape_;
-    std::vector<Tensor>* shared_;
+  struct OwnWeights : Exchanged<std::vector<Tensor>*> {
+    explicit OwnWeights(Tape& tape) : Exchanged(tape.shared_weights_, nullptr) {}
   };
 
   // Another tensor that a gradient is asked for.
@@ -192,29 +198,13 @@ class Tape {
 
   // While one is there, what recomputation saves is put into `by` too (null: it is not). For a graph that
   // something else refers to, so that it outlives the backward pass of its layer.
-  class AlsoHeld {
-   public:
-    AlsoHeld(Tape& tape, std::vector<Share>* by) : tape_(tape), before_(std::exchange(tape.also_held_, by)) {}
-    AlsoHeld(const AlsoHeld&) = delete;
-    AlsoHeld& operator=(const AlsoHeld&) = delete;
-    ~AlsoHeld() { tape_.also_held_ = before_; }
-
-   private:
-    Tape& tape_;
-    std::vector<Share>* before_;
+  struct AlsoHeld : Exchanged<std::vector<Share>*> {
+    AlsoHeld(Tape& tape, std::vector<Share>* by) : Exchanged(tape.also_held_, by) {}
   };
 
   // While one is there, nodes hold what they save, in a layer that is recomputed too.
-  class OutsideRegion {
-   public:
-    explicit OutsideRegion(Tape& tape) : tape_(tape), region_(std::exchange(tape.region_, -1)) {}
-    OutsideRegion(const OutsideRegion&) = delete;
-    OutsideRegion& operator=(const OutsideRegion&) = delete;
-    ~OutsideRegion() { tape_.region_ = region_; }
-
-   private:
-    Tape& tape_;
-    int64_t region_;
+  struct OutsideRegion : Exchanged<int64_t> {
+    explicit OutsideRegion(Tape& tape) : Exchanged(tape.region_, -1) {}
   };
 
   bool is_recomputing() const { return recomputing_ != nullptr; }
