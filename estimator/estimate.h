@@ -34,12 +34,16 @@ struct RankClass {
   double steady_bytes = 0;
   double peak_bytes = 0;        // the largest phase of a later step
   double peak_step1_bytes = 0;  // of the first step: the optimizer's states come at its end
+  double pool_bytes = 0;        // free memory of captured graphs' pools that nothing else may use at the peak
   std::vector<Phase> phases = {};
   Buckets host = {};  // what lies in host memory for this rank, staging buffers included
   Buckets nvme = {};
   StepTime time = {};
   double lowest_bytes = 0;  // the interval that should hold the measured peak
   double highest_bytes = 0;
+
+  // What an allocator must have room for.
+  double held_bytes() const { return peak_bytes + pool_bytes; }
 };
 
 struct Estimate {

@@ -61,6 +61,21 @@ struct RecomputeModules {
   bool experts = false;
 };
 
+// Parts of Megatron-LM's model that run as captured CUDA graphs (cuda_graphs.py, full_cuda_graph.py). All
+// graphs share a pool, which keeps what it once had.
+struct CapturedParts {
+  bool iteration = false;  // one graph runs the whole forward and backward pass
+  // Else each layer has a graph for each microbatch in flight, of these of its blocks.
+  bool attention = false;
+  bool mlp = false;
+  bool router = false;  // and shared experts, of layers with routed ones
+  bool experts = false;
+  bool mixers = false;
+  int64_t eager_steps = 3;  // before they are captured
+
+  bool on() const { return iteration || attention || mlp || router || experts || mixers; }
+};
+
 enum class CrossEntropy {
   kVocabularyParallel,  // Megatron's own
   kFused,               // Megatron's, compiled
@@ -170,6 +185,7 @@ struct Training {
   bool loop_step = false;         // on one after the other, with two temporaries of the largest
   bool step_in_backward = false;  // each weight is updated as soon as its gradient is there
   bool step_graph = false;        // a captured CUDA graph runs the step and keeps its memory pool
+  CapturedParts captured = {};
   CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
   bool norm_in_fp32 = false;  // an RMSNorm that upcasts keeps fp32 copies
   Fp8 fp8 = {};

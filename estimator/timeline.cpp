@@ -9,6 +9,7 @@
 #include "estimator/buckets/states.h"
 #include "estimator/diffusion/pipeline.h"
 #include "estimator/diffusion/step.h"
+#include "estimator/graphs.h"
 #include "estimator/held.h"
 #include "estimator/measured.h"
 #include "estimator/rounding.h"
@@ -288,6 +289,7 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   set_peak(forward, gradients, segment, temporaries, out);
   // Before the first optimizer step there are no moments.
   out.peak_step1_bytes = std::max(forward - states.moments, step);
+  if (run.training.captured.on()) add_graphs(run, stage, states.moments, out);
   set_interval(run, held.expert_bytes, out);
   return out;
 }

@@ -105,7 +105,7 @@ const char* verdict_name(Verdict verdict) {
 }
 
 double needed_bytes(const TrainingRun& run, const Estimate& estimate) {
-  return reserved_bytes(run, estimate.peak().peak_bytes).expected + run.reserve.context_bytes +
+  return reserved_bytes(run, estimate.peak().held_bytes()).expected + run.reserve.context_bytes +
          run.reserve.communicator_bytes;
 }
 

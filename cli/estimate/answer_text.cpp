@@ -82,7 +82,9 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
   for (const estimator::Phase& phase : rank.phases)
     out += fmt::format("  {} {} GiB", phase.name, in_gib(phase.bytes));
   out += "\n" + tier_rows(rank);
-  out += reserved_row(run, peak);
+  if (rank.pool_bytes > 0)
+    out += fmt::format("free in captured graphs' pools, for nothing else: {} GiB\n", in_gib(rank.pool_bytes));
+  out += reserved_row(run, rank.held_bytes());
   out += fmt::format("outside the allocator: context {} GiB, communicators {} GiB\n",
                      in_gib(run.reserve.context_bytes), in_gib(run.reserve.communicator_bytes));
   out += verdict_rows(run, estimate, gpus);

@@ -60,8 +60,8 @@ std::vector<const Buckets*> buckets_of(const std::vector<Column>& columns, Bucke
 }
 
 double reserved_above_peak(const Column& column) {
-  const double peak = column.estimate.peak().peak_bytes;
-  return estimator::reserved_bytes(column.run, peak).expected - peak;
+  const RankClass& rank = column.estimate.peak();
+  return estimator::reserved_bytes(column.run, rank.held_bytes()).expected - rank.peak_bytes;
 }
 
 double needed(const Column& column) {

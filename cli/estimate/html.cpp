@@ -333,7 +333,7 @@ std::string answer_html(const Question& question, const Estimate& estimate, cons
       escaped(std::filesystem::path(question.source.file()).filename().string()),
       escaped(question.run.model.type), grouped(static_cast<uint64_t>(estimate.parameters)), rank.stage,
       question.run.parallel.pipeline, gib(rank.peak_bytes), gib(rank.lowest_bytes), gib(rank.highest_bytes));
-  out += verdicts(question, estimate) + reserved_table(question.run, rank.peak_bytes);
+  out += verdicts(question, estimate) + reserved_table(question.run, rank.held_bytes());
   for (const std::string& warning : question.run.notes.warnings)
     out += fmt::format("<p>Not in these figures: {}</p>\n", escaped(warning));
   out +=

@@ -128,6 +128,7 @@ Result<TrainingRun> read_megatron(const MegatronRun& given) {
     return status;
   if (Status status = read_megatron_parallel(values, given, run); !status.ok()) return status;
   read_training(values, run);
+  read_megatron_graphs(values, given, run);
   if (Status status = set_versions(values, given, run); !status.ok()) return status;
   if (Status status = values.status(); !status.ok()) return status;
   run.notes.assumptions = values.assumed();

@@ -29,6 +29,7 @@ Result<TrainingRun> read_megatron(const MegatronRun& run);
 Status read_megatron_model(KeyValues& values, const MegatronRun& given, const std::string& program,
                            TrainingRun& run);
 Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, TrainingRun& run);
+void read_megatron_graphs(KeyValues& values, const MegatronRun& given, TrainingRun& run);
 Status refuse_unmodelled(const KeyValues& values);
 // True where an argument is known to say nothing about memory.
 bool known_without_effect(std::string_view key);

@@ -68,6 +68,10 @@ void set_reserve(const MegatronRun& given, const std::string& date, bool engine,
   Reserve& reserve = run.reserve;
   reserve.cublas_workspace_bytes = cublas_workspace(given, run.gpu, date);
   reserve.cublas_workspaces = run.training.overlaps_expert_communication ? 4 : 2;
+  // PyTorch's own products, of eager attention, are captured on a stream of their own after they were tried on
+  // another one.
+  if (run.training.captured.attention && run.training.attention == AttentionKernel::kMaterialised)
+    reserve.cublas_workspaces += 4;
   // Transformer Engine, gemm.py: 32 MiB from sm90 on, 4 MiB before; one for each of four streams in grouped
   // products, which the old container's version did not have.
   reserve.engine_workspace_bytes = engine ? (run.gpu == Gpu::kA100 ? 4 : 32) * kMiB : 0;
@@ -151,9 +155,10 @@ Status set_versions(KeyValues& values, const MegatronRun& given, TrainingRun& ru
   const Container container = container_of(date, run.gpu);
   // Routers use the engine's products whatever the layers are made of; the old container's version had none.
   const bool routes_through_engine = values.has("num-experts") && container != Container::kOld;
-  set_reserve(given, date, engine || routes_through_engine, container, run);
   set_behaviour(values, date, engine, container, run);
-  return set_attention(values, given, engine, container, run);
+  if (Status status = set_attention(values, given, engine, container, run); !status.ok()) return status;
+  set_reserve(given, date, engine || routes_through_engine, container, run);
+  return {};
 }
 
 }  // namespace spillway::estimator
