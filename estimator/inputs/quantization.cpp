@@ -169,10 +169,12 @@ void read_quantization(KeyValues& values, const std::string& prefix, TrainingRun
   const QuantisedWeights read = read_quantised_weights(values, prefix, run.notes);
   if (!read.weights.on()) return;
   run.training.frozen = read.weights;
+  const std::string adapter = values.peek("adapter.kind");
+  if (!adapter.empty() && adapter != "none") return;  // the file says what is trained
   run.notes.warnings.push_back(fmt::format(
       "{}: weights of {:.3g} bytes are not trained: no gradients and no optimizer states are "
-      "counted for them, and none for adapters but those that adapter.kind names; model.weights = "
-      "trained is a run of the same model in 16 bits",
+      "counted for them; adapter.kind names what is trained beside them, model.weights = trained is a run of "
+      "the same model in 16 bits",
       read.what, read.weights.bytes));
 }
 

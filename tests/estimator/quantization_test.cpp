@@ -52,6 +52,12 @@ TEST(Quantization, HasTheBytesOfItsMethod) {
               1e-4);
 }
 
+TEST(Quantization, OfABaseWithAnAdapterNeedsNoWarning) {
+  const RunKeys base = with(llama(4096, 14336, 32, 32, 8, 128256), {{"model.weights", "nf4"}});
+  EXPECT_EQ(must_read(with(base, {{"adapter.kind", "none"}})).notes.warnings.size(), 1u);
+  EXPECT_TRUE(must_read(with(base, {{"adapter.kind", "lora"}})).notes.warnings.empty());
+}
+
 // gpt-oss-20b's checkpoint: 13.76 GB on the disk.
 TEST(Quantization, OfExpertsLeavesTheOthers) {
   const RunKeys oss = {
