@@ -53,7 +53,8 @@ TEST(Quantization, HasTheBytesOfItsMethod) {
 }
 
 TEST(Quantization, OfABaseWithAnAdapterNeedsNoWarning) {
-  const RunKeys base = with(llama(4096, 14336, 32, 32, 8, 128256), {{"model.weights", "nf4"}});
+  const RunKeys base = with(llama(4096, 14336, 32, 32, 8, 128256),
+                            {{"model.weights", "nf4"}, {"train.framework", "transformers"}});
   EXPECT_EQ(must_read(with(base, {{"adapter.kind", "none"}})).notes.warnings.size(), 1u);
   EXPECT_TRUE(must_read(with(base, {{"adapter.kind", "lora"}})).notes.warnings.empty());
 }
