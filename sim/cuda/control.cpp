@@ -125,6 +125,10 @@ void spwSimAnswer(int64_t value, unsigned copies) {
   this_thread().answered_copies = copies;
 }
 
+void spwSimCopyNothing(int on) {
+  this_thread().copies_nothing = on != 0;
+}
+
 int spwSimIsCapturing() {
   Control control;
   return control.state.captures.empty() ? 0 : 1;

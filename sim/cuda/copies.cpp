@@ -35,6 +35,7 @@ Piece locate(State& state, uint64_t address, bool pageable, uint64_t* contiguous
 }
 
 void run_copy(State& state, Work& work) {
+  if (work.moves_nothing) return;
   for (uint64_t done = 0; done < work.bytes;) {
     uint64_t to_left = 0;
     uint64_t from_left = 0;
@@ -193,9 +194,10 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
   const bool capturing = stream->capture != nullptr;
   const Mapping* target = to_pageable ? nullptr : state.memory.find(copy.to);
   const bool to_host = to_pageable || target->physical->kind == Physical::Kind::kPinned;
+  work->moves_nothing = this_thread().copies_nothing && !capturing && !to_host;
   answer_copy(*work, to_host && !from_pageable);
   // Ordinary host memory is read before the call returns: the program may change it at once.
-  if (from_pageable && !capturing && state.config.backed) {
+  if (from_pageable && !capturing && state.config.backed && !work->moves_nothing) {
     const char* source = pointer_to(copy.from);
     work->staged.assign(source, source + copy.bytes);
   }

@@ -103,6 +103,9 @@ int spwSimPoke(const SpwSimRange* ranges, size_t count, const void* from);
  * host memory bring the first bytes of the value: what a kernel would have counted. 0 copies: none any more.
  */
 void spwSimAnswer(int64_t value, unsigned copies);
+/* Copies to the device that this thread enqueues from now on move no bytes, until it says 0: what they would
+ * move means nothing, and memory for it would be taken of the host. Those that are captured move theirs. */
+void spwSimCopyNothing(int on);
 /* 1 while any stream captures. */
 int spwSimIsCapturing(void);
 /* The host reads or writes pinned or host-located memory now: reported if the device may still be using it.

@@ -150,6 +150,7 @@ struct ThreadState {
   bool in_host_function = false;
   int64_t answer = 0;  // of spwSimAnswer
   unsigned answered_copies = 0;
+  bool copies_nothing = false;  // of spwSimCopyNothing
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 ThreadState& this_thread();

@@ -59,6 +59,24 @@ TEST_F(MemoryTest, AnAnswerTakesThePlaceOfTheNextSmallCopiesToTheHost) {
   EXPECT_EQ(narrow, 0x01010101);
 }
 
+TEST_F(MemoryTest, CopiesToTheDeviceMoveNothingWhereAThreadSaysSo) {
+  const CUdeviceptr from = alloc(1 << 20), to = alloc(1 << 20);
+  SIM_OK(cuMemsetD8(from, 1, 1 << 20));
+  SIM_OK(cuMemsetD8(to, 2, 1 << 20));
+  unsigned char last = 0;
+  const auto read = [&] { SIM_OK(cuMemcpyDtoH(&last, to + (1 << 20) - 1, 1)); };
+  spwSimCopyNothing(1);
+  SIM_OK(cuMemcpyDtoD(to, from, 1 << 20));
+  const std::vector<char> host(1 << 20, 3);
+  SIM_OK(cuMemcpyHtoD(to, host.data(), host.size()));
+  read();
+  EXPECT_EQ(last, 2) << "a copy to the host moved nothing, or one to the device did";
+  spwSimCopyNothing(0);
+  SIM_OK(cuMemcpyDtoD(to, from, 1 << 20));
+  read();
+  EXPECT_EQ(last, 1);
+}
+
 TEST_F(MemoryTest, FillsOfEachWidth) {
   const CUdeviceptr block = alloc(64);
   unsigned words[4] = {};

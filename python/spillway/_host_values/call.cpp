@@ -45,6 +45,12 @@ Call::Call(const Operator& op, Way way, Arguments arguments)
 
 Call::~Call() {
   if (is_counted_ && --answered_ == 0) driver.answer(0, 0);
+  if (moves_nothing_) driver.copy_nothing(0);
+}
+
+void Call::move_nothing() {
+  moves_nothing_ = true;
+  driver.copy_nothing(1);
 }
 
 void Call::fail(const char* why) const {

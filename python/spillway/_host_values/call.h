@@ -80,6 +80,8 @@ class Call final : public Beside {
 
   // Says of the operator whether it makes integers of what are none.
   void note_type_of_results() { notes_type_ = true; }
+  // Says of a copy that nobody knows what lies in its source: the driver need not move it.
+  void move_nothing();
   // Before the kernels run.
   void prepare(c10::Device device);
   void finish(const std::vector<IValue>& outputs) override;
@@ -112,6 +114,7 @@ class Call final : public Beside {
   bool has_no_index_ = false;             // an integer is what lay in memory
   bool draws_ = false;
   bool notes_type_ = false;
+  bool moves_nothing_ = false;
   uint64_t seed_ = 0;
   int exceptions_;
   static thread_local int answered_;

@@ -16,6 +16,7 @@ struct Driver {
   decltype(&spwSimPeek) peek = nullptr;
   decltype(&spwSimPoke) poke = nullptr;
   decltype(&spwSimAnswer) answer = nullptr;
+  decltype(&spwSimCopyNothing) copy_nothing = nullptr;
   decltype(&spwSimIsCapturing) is_capturing = nullptr;
 };
 extern Driver driver;

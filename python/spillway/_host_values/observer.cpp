@@ -124,6 +124,15 @@ void note_copy(const Operator& op, Arguments arguments) {
   if (!to.is_cuda() && from.is_cuda() && from.nbytes() <= settings.small_bytes) check_read(op, from);
 }
 
+// Pages of earlier values would be copied with what is in none, again and again, until the host has no memory
+// left.
+bool moves_nothing(const Operator& op, Call::Way way, Arguments arguments) {
+  if (op.kind != Kind::kCopies || way != Call::Way::kMark) return false;
+  const at::Tensor& from = arguments[1].toTensor();
+  return from.layout() == at::kStrided && operands::device_base_of(from) != 0 &&
+         from.nbytes() > settings.small_bytes && reality.is_all_unknown(from);
+}
+
 std::unique_ptr<at::ObserverContext> begin_on_host(const Operator& op, Arguments arguments) {
   if (!reality.doubts_host()) return nullptr;
   if (op.kind == Kind::kReads) {
@@ -161,6 +170,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (way == Call::Way::kMark && op->only_makes_results) return std::make_unique<Unknown>(*op);
   auto call = std::make_unique<Call>(*op, way, arguments);
   if (!op->writes_any && !operands.integers_alone) call->note_type_of_results();
+  if (moves_nothing(*op, way, arguments)) call->move_nothing();
   call->prepare(operands.device);
   return call;
 }
@@ -193,6 +203,7 @@ EXPORTED const char* spillway_values_start(int all, int (*report_read)(const cha
   using spillway::values::find;
   if (!find(libcuda, "spwSimPeek", &driver.peek) || !find(libcuda, "spwSimPoke", &driver.poke) ||
       !find(libcuda, "spwSimAnswer", &driver.answer) ||
+      !find(libcuda, "spwSimCopyNothing", &driver.copy_nothing) ||
       !find(libcuda, "spwSimIsCapturing", &driver.is_capturing)) {
     return "libcuda.so.1 is no simulated driver of this release";
   }
