@@ -23,7 +23,7 @@ struct Work {
   uint64_t bytes = 0;
   bool to_pageable = false;  // kCopy: ordinary host memory
   bool from_pageable = false;
-  bool moves_nothing = false;  // kCopy: its bytes mean nothing
+  bool moves_nothing = false;       // kCopy: its bytes mean nothing
   std::array<char, 16> value{};     // kFill, kTouch
   uint32_t width = 1;               // kFill, kTouch: bytes of the value
   uint32_t awaited = 0;             // kWaitValue, of the word at `to`
