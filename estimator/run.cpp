@@ -134,6 +134,11 @@ bool Adapter::targets_module(std::string_view name) const {
   return on() && (all_linear || std::find(targets.begin(), targets.end(), name) != targets.end());
 }
 
+bool Adapter::scales_input(std::string_view name) const {
+  return targets_module(name) &&
+         std::find(scaled_inputs.begin(), scaled_inputs.end(), name) != scaled_inputs.end();
+}
+
 bool Adapter::trains(std::string_view name) const {
   return !on() || std::find(trained_modules.begin(), trained_modules.end(), name) != trained_modules.end();
 }

@@ -133,18 +133,29 @@ struct FrozenWeights {
   bool on() const { return bytes > 0; }
 };
 
-// Low-rank matrices that are trained beside frozen ones (PEFT's LoRA and what follows from it).
+enum class AdapterKind {
+  kNone,
+  kLowRank,  // LoRA and what follows from it: narrow matrices beside frozen ones
+  kScaling,  // IA3: a factor for each output of a matrix, or for each input
+  kPrompt,   // prompt tuning: tokens before the text's, whose embeddings are trained
+};
+
+// What is trained beside frozen weights (PEFT).
 struct Adapter {
-  int64_t rank = 0;   // 0: there is none
-  bool dora = false;  // with a trained magnitude for each output
+  AdapterKind kind = AdapterKind::kNone;
+  int64_t rank = 0;                             // kLowRank
+  bool dora = false;                            // with a trained magnitude for each output
+  std::vector<std::string> scaled_inputs = {};  // kScaling: targets whose input is scaled
+  int64_t virtual_tokens = 0;                   // kPrompt
   bool all_linear = false;
   std::vector<std::string> targets = {};  // names of modules
   double element = 4;                     // bytes of a weight
   bool dropout = false;
   std::vector<std::string> trained_modules = {};  // copied and trained whole: lm_head, embed_tokens
 
-  bool on() const { return rank > 0; }
+  bool on() const { return kind != AdapterKind::kNone; }
   bool targets_module(std::string_view name) const;
+  bool scales_input(std::string_view name) const;
   bool trains(std::string_view name) const;
 };
 

@@ -123,11 +123,15 @@ void set_interval(const TrainingRun& run, double experts, RankClass& out) {
   out.highest_bytes = out.peak_bytes + spread;
 }
 
-// Counts what is trained beside the frozen model; its inputs' gradients, which recomputed layers ask for, are
-// none of it.
-double adapter_bytes(const TrainingRun& run, const PlayedStep& played) {
-  (void)run;
-  return played.trained_bytes;
+const char* adapter_formula(const Adapter& adapter) {
+  switch (adapter.kind) {
+    case AdapterKind::kScaling:
+      return "a factor for each output, or input, of each module";
+    case AdapterKind::kPrompt:
+      return "h for each virtual token";
+    default:
+      return "r (in + out) for each module";
+  }
 }
 
 // Frozen weights have no gradients and no states.
@@ -186,7 +190,8 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   out.parameters = parameters.dense + parameters.expert;
   out.steady = state_buckets(run, states, stay);
   if (run.training.adapter.on())
-    add_nonzero(out.steady, {"adapters", adapter_bytes(run, played), "r (in + out) for each module", "PEFT"});
+    add_nonzero(out.steady,
+                {"adapters", played.trained_bytes, adapter_formula(run.training.adapter), "PEFT"});
   append(persistent_overhead(run, stage), out.steady);
   append(persistent_communication(run, states), out.steady);
   const bool whole = run.training.precision == Precision::kFp32 || run.training.autocast;

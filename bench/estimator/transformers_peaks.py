@@ -147,6 +147,24 @@ def with_adapter(rng: random.Random, row: Row) -> Row:
     return row | {"adapter": adapter}
 
 
+def with_factors(rng: random.Random, row: Row) -> Row:
+    """The same with trained factors (IA3)."""
+    inputs, targets = rng.choice([["down_proj"], []]), rng.choice([["k_proj", "v_proj", "down_proj"], ALL])
+    adapter = {"peft_type": "IA3", "target_modules": targets, "feedforward_modules": inputs, "task_type": "CAUSAL_LM"}
+    return row | {"adapter": adapter}
+
+
+def with_prompt(rng: random.Random, row: Row) -> Row:
+    """The same with trained tokens before the text."""
+    tokens = rng.choice([8, 20, 64, 100])
+    return row | {
+        "adapter": {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": tokens, "task_type": "CAUSAL_LM"},
+    }
+
+
+ADAPTERS = {"lora": with_adapter, "ia3": with_factors, "prompt": with_prompt}
+
+
 def optimizer_of(row: Row, model: torch.nn.Module) -> torch.optim.Optimizer:
     name = row["optimizer"]
     if name in low_memory_optimizers.KINDS:
@@ -234,7 +252,9 @@ def measured(row: Row, steps: int, snapshot: str = "") -> Row:
 
 def adapted(row: Row, model: Any) -> Any:
     peft = importlib.import_module("peft")
-    return peft.get_peft_model(model, peft.LoraConfig(**row["adapter"]))
+    settings = dict(row["adapter"])
+    kind = peft.PeftType(settings.pop("peft_type", "LORA"))
+    return peft.get_peft_model(model, peft.PEFT_TYPE_TO_CONFIG_MAPPING[kind](**settings))
 
 
 def too_large(row: Row) -> bool:
@@ -276,7 +296,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--kinds", default="")
-    parser.add_argument("--adapters", action="store_true", help="each with an adapter, of types that have q_proj")
+    parser.add_argument("--adapters", choices=ADAPTERS, help="each with an adapter, of types that have q_proj")
     parser.add_argument("--optimizers", default="", help=f"of {', '.join(low_memory_optimizers.KINDS)}, drawn for each")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--steps", type=int, default=3)
@@ -298,7 +318,7 @@ def main() -> None:
         while len(rows) < options.count:
             row = draw(rng, kinds)
             if options.adapters:
-                row = with_adapter(rng, row)
+                row = ADAPTERS[options.adapters](rng, row)
             if optimizers:
                 kind = rng.choice(optimizers)
                 row |= low_memory_optimizers.settings(rng, kind) | {"precision": "bf16", "accumulation": 1}

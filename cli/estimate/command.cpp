@@ -327,7 +327,8 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   add("--as", choices.input.read_as, "TYPE",
       "Read a model whose type is not modelled as another, such as llama: a guess, which is said");
   add("--adapter", choices.input.adapter, "KIND",
-      "What is trained beside a frozen model: lora, rslora, dora, qlora, or PEFT's adapter_config.json");
+      "What is trained beside a frozen model: lora, rslora, dora, qlora, ia3, prompt, or PEFT's "
+      "adapter_config.json");
   add("--quant", choices.input.weights, "KIND",
       "What the model's weights are quantised to: nf4, fp4, int4, int8, fp8, mxfp4; trained for none");
   add("--allocator", choices.input.allocator, "WHOSE",

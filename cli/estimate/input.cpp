@@ -152,7 +152,7 @@ Result<Given> megatron(Result<MegatronRun> given, const InputChoices& choices) {
 // A kind of adapter, or PEFT's file or folder.
 Status add_adapter(const std::string& adapter, RunKeys& keys) {
   if (adapter.empty()) return {};
-  for (const std::string_view kind : {"lora", "rslora", "dora", "qlora"}) {
+  for (const std::string_view kind : {"lora", "rslora", "dora", "qlora", "ia3", "prompt"}) {
     if (adapter != kind) continue;
     keys["adapter.kind"] = adapter;
     // QLoRA's base has four bits unless the file says something else.
@@ -164,9 +164,10 @@ Status add_adapter(const std::string& adapter, RunKeys& keys) {
   std::error_code error;
   const std::filesystem::path path(adapter);
   if (!std::filesystem::exists(path, error))
-    return Status::invalid_argument(fmt::format(
-        "--adapter: '{}' is not known; allowed: lora, rslora, dora, qlora, or an adapter_config.json",
-        adapter));
+    return Status::invalid_argument(
+        fmt::format("--adapter: '{}' is not known; allowed: lora, rslora, dora, qlora, ia3, prompt, or an "
+                    "adapter_config.json",
+                    adapter));
   const std::string file =
       std::filesystem::is_directory(path, error) ? (path / "adapter_config.json").string() : adapter;
   Result<std::string> text = read_text_file(file);

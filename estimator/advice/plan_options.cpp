@@ -9,6 +9,11 @@ namespace {
 
 constexpr int64_t kMostTensorTried = 8;  // GPUs of a machine
 constexpr int64_t kMostStages = 64;
+
+void add_low_rank(Adapter& adapter) {
+  adapter.kind = AdapterKind::kLowRank;
+  adapter.rank = 16;
+}
 constexpr int kMostSizesChanged = 2;
 constexpr int64_t kLongSequence = 8192;  // from which on dividing it is worth a try
 
@@ -229,7 +234,7 @@ class Filler {
     if (!has)
       add(PlanAxis::kAdapter, Effect::kChanged,
           {{"adapter.kind", "lora"}, {"adapter.rank", "16"}, {"adapter.targets", "all-linear"}},
-          [](StepShape& shape) { shape.training.adapter.rank = 16; });
+          [](StepShape& shape) { add_low_rank(shape.training.adapter); });
     if (!request_.quant || run_.training.frozen.on()) return;
     PlanSettings quantised = {{"model.weights", "nf4"}};
     if (!has) {
@@ -238,7 +243,7 @@ class Filler {
         quantised.push_back({name, value});
     }
     add(PlanAxis::kAdapter, Effect::kChanged, std::move(quantised), [](StepShape& shape) {
-      shape.training.adapter.rank = std::max<int64_t>(16, shape.training.adapter.rank);
+      if (!shape.training.adapter.on()) add_low_rank(shape.training.adapter);
       shape.training.frozen.bytes = 0.5;
     });
   }

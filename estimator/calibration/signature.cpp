@@ -150,7 +150,11 @@ std::string states_text(const TrainingRun& run) {
   if (training.turns.on())
     out += fmt::format(" layers {}{}", training.turns.layers, training.turns.others ? "" : " alone");
   if (adapter.on())
-    out += fmt::format(" adapter {}{}{} bytes {} of {}{} [{}] and [{}]", adapter.rank,
+    out += fmt::format(" adapter {}{}{}{} bytes {} of {}{} [{}] and [{}]", adapter.rank,
+                       adapter.kind == AdapterKind::kLowRank ? ""
+                       : adapter.kind == AdapterKind::kScaling
+                           ? fmt::format(" factors [{}]", fmt::join(adapter.scaled_inputs, " "))
+                           : fmt::format(" prompt {}", adapter.virtual_tokens),
                        adapter.dora ? " dora" : "", adapter.dropout ? " dropout" : "", adapter.element,
                        adapter.all_linear ? "all " : "", adapter.targets.size(),
                        fmt::join(adapter.targets, " "), fmt::join(adapter.trained_modules, " "));

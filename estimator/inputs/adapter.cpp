@@ -174,6 +174,15 @@ std::vector<std::string> usual_targets(const TrainingRun& run) {
     std::vector<std::string> targets;
     std::vector<std::string_view> types;
   };
+  // TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING, as far as names say which modules they are.
+  static const std::vector<Usual> kScaled = {
+      {{"k_proj", "v_proj", "down_proj"}, {"llama", "mistral"}},
+      {{"q_proj", "v_proj", "down_proj"}, {"gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "llama4"}},
+      {{"q_proj", "k_proj", "fc2"}, {"opt"}},
+      {{"q_proj", "v_proj", "fc2"}, {"bart", "phi"}},
+      {{"query_key_value", "dense_4h_to_h"}, {"gpt_neox", "bloom", "falcon"}},
+      {{"q_proj", "v_proj", "fc_out"}, {"gptj"}},
+      {{"k", "v", "wo"}, {"t5"}}};
   static const std::vector<Usual> kUsual = {
       {{"q_proj", "v_proj"},
        {"llama", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "opt",
@@ -185,7 +194,7 @@ std::vector<std::string> usual_targets(const TrainingRun& run) {
       {{"qkv_proj"}, {"codegen"}},
       {{"q", "v"}, {"t5", "mt5"}},
       {{"q_proj", "v_proj", "fc1", "fc2"}, {"phi"}}};
-  for (const Usual& usual : kUsual) {
+  for (const Usual& usual : run.training.adapter.kind == AdapterKind::kScaling ? kScaled : kUsual) {
     if (std::find(usual.types.begin(), usual.types.end(), type) != usual.types.end()) return usual.targets;
   }
   return {};
@@ -224,46 +233,151 @@ Result<RunKeys> read_adapter_json(const std::string& text) {
   const AdapterJson& file = root.value();
   const auto is = [&](const char* key) { return file.value(key, AdapterJson(false)) == AdapterJson(true); };
   const std::string type = file.contains("peft_type") ? joined(file["peft_type"]) : "LORA";
-  if (type != "LORA")
-    return Status::unsupported(fmt::format("peft_type: '{}' is not modelled; allowed: LORA", type));
+  if (type != "LORA" && type != "IA3" && type != "PROMPT_TUNING") {
+    return Status::unsupported(
+        fmt::format("peft_type: '{}' is not modelled; allowed: LORA, IA3, PROMPT_TUNING", type));
+  }
   if (file.contains("bias") && joined(file["bias"]) != "none" && file["bias"].is_string())
     return Status::unsupported(
         fmt::format("bias: '{}' is not modelled; allowed: none", joined(file["bias"])));
   RunKeys out;
+  const auto take = [&](const char* from, const char* to) {
+    if (file.contains(from) && !joined(file[from]).empty()) out[to] = joined(file[from]);
+  };
+  if (type == "PROMPT_TUNING") {
+    out["adapter.kind"] = "prompt";
+    if (file.contains("num_virtual_tokens") && !file["num_virtual_tokens"].is_null())
+      out["adapter.virtual_tokens"] = file["num_virtual_tokens"].dump();
+    return out;
+  }
+  if (type == "IA3") {
+    out["adapter.kind"] = "ia3";
+    take("target_modules", "adapter.targets");
+    take("feedforward_modules", "adapter.scaled_inputs");
+    if (file.contains("feedforward_modules") && file["feedforward_modules"].is_array() &&
+        file["feedforward_modules"].empty())
+      out["adapter.scaled_inputs"] = "none";
+    take("modules_to_save", "adapter.modules_to_save");
+    return out;
+  }
   out["adapter.kind"] = is("use_dora") ? "dora" : is("use_rslora") ? "rslora" : "lora";
   if (file.contains("r")) out["adapter.rank"] = file["r"].dump();
   if (file.contains("lora_dropout")) out["adapter.dropout"] = file["lora_dropout"].dump();
-  if (file.contains("target_modules") && !joined(file["target_modules"]).empty())
-    out["adapter.targets"] = joined(file["target_modules"]);
-  if (file.contains("modules_to_save") && !joined(file["modules_to_save"]).empty())
-    out["adapter.modules_to_save"] = joined(file["modules_to_save"]);
+  take("target_modules", "adapter.targets");
+  take("modules_to_save", "adapter.modules_to_save");
   return out;
 }
 
-void read_adapter(KeyValues& values, TrainingRun& run) {
-  const std::string kind = values.choice("adapter.kind", "none", {"none", "lora", "rslora", "dora", "qlora"});
-  if (kind == "none") {
-    for (const char* key : {"rank", "targets", "dtype", "dropout", "modules_to_save"}) {
-      if (values.has(fmt::format("adapter.{}", key)))
-        values.complain(fmt::format(
-            "adapter.{}: not allowed without adapter.kind; allowed: lora, rslora, dora, qlora", key));
-    }
+namespace {
+
+struct KindName {
+  const char* word;
+  AdapterKind kind;
+};
+constexpr std::array<KindName, 7> kKinds = {{{"none", AdapterKind::kNone},
+                                             {"lora", AdapterKind::kLowRank},
+                                             {"rslora", AdapterKind::kLowRank},
+                                             {"dora", AdapterKind::kLowRank},
+                                             {"qlora", AdapterKind::kLowRank},
+                                             {"ia3", AdapterKind::kScaling},
+                                             {"prompt", AdapterKind::kPrompt}}};
+
+struct KindKey {
+  const char* key;
+  std::vector<AdapterKind> kinds;  // that have it
+  const char* words;
+};
+
+// A key of another kind changes nothing, so it is not what was meant.
+void check_keys(KeyValues& values, AdapterKind kind) {
+  using enum AdapterKind;
+  constexpr const char* kLow = "lora, rslora, dora, qlora";
+  static const std::vector<KindKey> kKeys = {
+      {"rank", {kLowRank}, kLow},
+      {"dropout", {kLowRank}, kLow},
+      {"targets", {kLowRank, kScaling}, "lora, rslora, dora, qlora, ia3"},
+      {"modules_to_save", {kLowRank, kScaling}, "lora, rslora, dora, qlora, ia3"},
+      {"dtype", {kLowRank, kScaling}, "lora, rslora, dora, qlora, ia3"},
+      {"scaled_inputs", {kScaling}, "ia3"},
+      {"virtual_tokens", {kPrompt}, "prompt"}};
+  for (const KindKey& each : kKeys) {
+    const std::string key = fmt::format("adapter.{}", each.key);
+    if (!values.has(key) || std::find(each.kinds.begin(), each.kinds.end(), kind) != each.kinds.end())
+      continue;
+    values.complain(kind == kNone
+                        ? fmt::format("{}: not allowed without adapter.kind; allowed: {}", key, each.words)
+                        : fmt::format("{}: not allowed beside adapter.kind '{}'; allowed: {}", key,
+                                      values.peek("adapter.kind"), each.words));
+  }
+}
+
+// peft/peft_model.py, PeftModelForCausalLM.forward: embeddings of the prompt stand before the text's, in a
+// sequence that is so much longer, and are fp32 whatever the model is.
+void read_prompt(KeyValues& values, TrainingRun& run) {
+  Adapter& adapter = run.training.adapter;
+  adapter.element = 4;
+  adapter.virtual_tokens = values.whole("adapter.virtual_tokens", 20, 1, KeyValues::kMostEntries);
+  if (run.model.pipeline || run.model.towers.size() > 1 || run.model.vocabulary == 0) {
+    values.complain(
+        "adapter.kind: 'prompt' is not modelled beside models of several parts; allowed: language "
+        "models of one");
     return;
   }
+  run.model.towers.back().sequence += adapter.virtual_tokens;
+}
+
+// Of the targets that PEFT takes for feed-forward layers unless it is told, those that lead out of one.
+void read_scaled_inputs(KeyValues& values, TrainingRun& run) {
+  Adapter& adapter = run.training.adapter;
+  const char* const kKey = "adapter.scaled_inputs";
+  if (values.has(kKey)) {
+    const std::string text = values.text(kKey, "");
+    if (text != "none") adapter.scaled_inputs = listed(text);
+  } else if (adapter.targets_module(run.code.names.down)) {
+    adapter.scaled_inputs = {run.code.names.down};
+    values.assume(kKey, run.code.names.down);
+  }
+  for (const std::string& name : adapter.scaled_inputs) {
+    if (!adapter.targets_module(name))
+      values.complain(fmt::format("{}: '{}' is not allowed; allowed: some of adapter.targets, {}", kKey, name,
+                                  fmt::join(adapter.targets, ", ")));
+  }
+  if (run.model.pipeline)
+    values.complain(
+        "adapter.kind: 'ia3' is not modelled beside models of images; allowed: lora, rslora, dora");
+  if (run.training.frozen.on())
+    values.complain(
+        "adapter.kind: 'ia3' is not modelled beside quantised weights; allowed: qlora, or "
+        "model.weights = trained");
+}
+
+}  // namespace
+
+void read_adapter(KeyValues& values, TrainingRun& run) {
+  const std::string word =
+      values.choice("adapter.kind", "none", {"none", "lora", "rslora", "dora", "qlora", "ia3", "prompt"});
+  Adapter& adapter = run.training.adapter;
+  for (const KindName& each : kKinds) {
+    if (word == each.word) adapter.kind = each.kind;
+  }
+  check_keys(values, adapter.kind);
+  if (!adapter.on()) return;
   if (run.framework != Framework::kTransformers) {
     values.complain("adapter.kind: not modelled beside this train.framework; allowed: transformers");
     return;
   }
-  Adapter& adapter = run.training.adapter;
-  adapter.rank = values.whole("adapter.rank", 8, 1, 1 << 16);
-  adapter.dora = kind == "dora";
-  if (kind == "qlora" && !run.training.frozen.on())
+  if (adapter.kind == AdapterKind::kPrompt) return read_prompt(values, run);
+  if (adapter.kind == AdapterKind::kLowRank) {
+    adapter.rank = values.whole("adapter.rank", 8, 1, 1 << 16);
+    adapter.dropout = values.number("adapter.dropout", 0, 0, 1) > 0;
+  }
+  adapter.dora = word == "dora";
+  if (word == "qlora" && !run.training.frozen.on())
     values.complain(
         "adapter.kind: 'qlora' needs quantised weights; allowed: beside model.weights nf4, fp4 or int8");
   // PEFT casts adapters of 16-bit models to fp32 (autocast_adapter_dtype).
   const bool same = values.choice("adapter.dtype", "fp32", {"fp32", "same"}) == "same";
   adapter.element = same && run.training.precision != Precision::kFp32 && !run.training.autocast ? 2 : 4;
-  adapter.dropout = values.number("adapter.dropout", 0, 0, 1) > 0;
   adapter.trained_modules = listed(values.text("adapter.modules_to_save", ""));
   for (const std::string& module : adapter.trained_modules) {
     if (module != "lm_head" && module != "embed_tokens")
@@ -271,6 +385,7 @@ void read_adapter(KeyValues& values, TrainingRun& run) {
           "adapter.modules_to_save: '{}' is not modelled; allowed: lm_head, embed_tokens", module));
   }
   read_targets(values, run);
+  if (adapter.kind == AdapterKind::kScaling) read_scaled_inputs(values, run);
 }
 
 }  // namespace spillway::estimator

@@ -246,6 +246,8 @@ const std::vector<std::string_view>& run_key_names() {
                                                        "adapter.dtype",
                                                        "adapter.dropout",
                                                        "adapter.modules_to_save",
+                                                       "adapter.scaled_inputs",
+                                                       "adapter.virtual_tokens",
                                                        "parallel.gpus",
                                                        "parallel.tensor",
                                                        "parallel.sequence_parallel",

@@ -2,6 +2,12 @@
 
 namespace spillway::estimator {
 
+// peft/tuners/ia3/layer.py, Linear.forward. Factors of several adapters would be multiplied: one is by 1.
+Tensor scaled(const Operators& op, const Adapter& adapter, const Tensor& x, double element, double width) {
+  const Tensor factors = op.scale(op.tape().weight(width, adapter.element));
+  return op.cast(op.multiply_by_weight(x, factors), element);
+}
+
 // peft/tuners/lora/layer.py, Linear.forward; dora.py, DoraLinearLayer.forward.
 Tensor adapted(const Operators& op, const Adapter& adapter, const Tensor& x, Tensor result, double in,
                double out) {

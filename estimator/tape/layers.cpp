@@ -32,15 +32,25 @@ Tensor Layers::projected(const Tensor& x, const char* name, double in, double ou
   const bool quantised = run_.training.frozen.on() && !run_.training.frozen.only_experts;
   Matrix base = matrix(in, out, bias);
   base.quantised = quantised;
+  const Adapter& adapter = run_.training.adapter;
+  if (!adapter.targets_module(name)) return op_.linear(x, base);
+  const auto adapting = [&](auto&& make) {
+    const Purpose before = tape_.set_purpose(Purpose::kAdapters);
+    // PEFT adapts modules: where only their weights are shared each has an adapter of its own.
+    std::optional<Tape::OwnWeights> own;
+    if (code_.shares_tensors) own.emplace(tape_);
+    Tensor made = make();
+    tape_.set_purpose(before);
+    return made;
+  };
+  if (adapter.scales_input(name))
+    return op_.linear(
+        adapting([&] { return scaled(op_, adapter, op_.cast(x, adapter.element), x.element, in); }), base);
   Tensor result = op_.linear(x, base);
-  if (!run_.training.adapter.targets_module(name)) return result;
-  const Purpose before = tape_.set_purpose(Purpose::kAdapters);
-  // PEFT adapts modules: where only their weights are shared each has an adapter of its own.
-  std::optional<Tape::OwnWeights> own;
-  if (code_.shares_tensors) own.emplace(tape_);
-  result = adapted(op_, run_.training.adapter, x, std::move(result), in, out);
-  tape_.set_purpose(before);
-  return result;
+  return adapting([&] {
+    return adapter.kind == AdapterKind::kScaling ? scaled(op_, adapter, result, result.element, out)
+                                                 : adapted(op_, adapter, x, std::move(result), in, out);
+  });
 }
 
 Tensor Layers::dropped(const Tensor& x, double share) const {

@@ -128,21 +128,24 @@ Tensor Layers::contracted_scan(const StateSpace& space, const Tensor& x, const T
   const auto state = static_cast<double>(space.state), chunk = static_cast<double>(space.chunk);
   const double chunks = std::ceil(sequence_ / chunk), rows = batch_ * chunks * chunk * heads;
   const double of_one = batch_ * heads * head_dim * state;
+  const auto product = [&](const Tensor& a, const Tensor& b, double elements) {
+    return op_.product(op_.for_product(a), op_.for_product(b), elements);
+  };
   const auto contracted = [&](const Tensor& a, const Tensor& b, double elements) {
-    return op_.view_of_transposed(op_.product(a, b, elements));
+    return op_.view_of_transposed(product(a, b, elements));
   };
   // What came from the convolution has its tokens last: with one chunk its heads stand in front as they are.
   const auto by_chunks = [&](const Tensor& of) { return chunks > 1 ? op_.copy(of) : of; };
   const Tensor cumulated = running_sums(op_, decay);
   const Tensor factors = segments(op_, decay, rows * chunk);
-  const Tensor pairs = op_.product(op_.copy(from), op_.copy(in), rows * chunk);
+  const Tensor pairs = product(op_.copy(from), op_.copy(in), rows * chunk);
   const Tensor weights = op_.multiply(pairs, factors);
   const Tensor diagonal = contracted(weights, by_chunks(x), rows * head_dim);
 
   const Tensor left = op_.activation_of_result(op_.add(op_.slice(cumulated, rows / chunk), cumulated));
   const Tensor decayed = op_.multiply(in, left);
   Tensor states = contracted(op_.copy(decayed), by_chunks(x), of_one * chunks);
-  states = op_.concatenate(tape_.make(of_one, 4), states);
+  states = op_.concatenate(tape_.make(of_one, states.element), states);
   const Tensor between =
       segments(op_, padded(op_, op_.slice(cumulated, rows / chunk), rows / chunk + batch_ * heads),
                batch_ * heads * (chunks + 1) * (chunks + 1));

@@ -137,7 +137,7 @@ class StepPlayer {
     const double width = is_of_patches ? this->width(tower) : static_cast<double>(table_width(run_.model));
     Tensor x;
     if (!is_of_patches) {
-      x = op_.embedding(table_, layers.tokens(), width);
+      x = prompted(layers, width);
     } else {
       // Patches: a convolution of the samples, put beside the class token.
       inputs_.push_back(tape_.make(
@@ -160,6 +160,21 @@ class StepPlayer {
       table(tower.input_parameters / static_cast<int64_t>(width), sequence);
     if (code_->embedding_norm) x = layers.norm(x, width);
     return x;
+  }
+
+  // A row for each token; trained ones before them have the adapter's type (PeftModel.get_prompt).
+  Tensor prompted(const Layers& layers, double width) {
+    const auto virtual_tokens = static_cast<double>(run_.training.adapter.virtual_tokens);
+    const auto samples = static_cast<double>(run_.training.micro_batch);
+    Tensor x = op_.embedding(table_, layers.tokens() - samples * virtual_tokens, width);
+    if (virtual_tokens == 0) return x;
+    // enable_input_require_grads asks for a gradient of the table's rows too.
+    if (run_.training.recompute == Recompute::kFull) x.edge = tape_.leaf(x.elements, x.element).edge;
+    const Purpose before = tape_.set_purpose(Purpose::kAdapters);
+    const Tensor rows = tape_.weight(virtual_tokens * width, run_.training.adapter.element);
+    const Tensor prompt = op_.cast(op_.embedding(rows, samples * virtual_tokens, width), x.element);
+    tape_.set_purpose(before);
+    return op_.concatenate(prompt, x);
   }
 
   // A table's row for each token, and a projection of its embedding: a part for each layer

@@ -60,7 +60,7 @@ RunKeys keys_of(const Json& row) {
   }
   if (row.contains("adapter")) {
     Json adapter = row["adapter"];
-    adapter["peft_type"] = "LORA";
+    if (!adapter.contains("peft_type")) adapter["peft_type"] = "LORA";
     const Result<RunKeys> given = read_adapter_json(adapter.dump());
     EXPECT_TRUE(given.ok()) << given.status().text();
     for (const auto& [key, value] : given.value()) out[key] = value;
