@@ -159,6 +159,19 @@ struct Adapter {
   bool trains(std::string_view name) const;
 };
 
+// What pairs of samples, of which one is preferred, are compared with (TRL's DPOTrainer).
+enum class Reference {
+  kCopy,      // a frozen model of the same weights
+  kBase,      // the model without its adapters
+  kComputed,  // scores that were computed before
+};
+
+struct Preference {
+  bool pairs = false;  // a sample is two sequences; micro_batch counts sequences
+  Reference reference = Reference::kCopy;
+  int64_t prompt = 0;  // tokens at the start of a sequence that are not scored
+};
+
 // Layers that are trained at a time, while the others are frozen (LISA, BAdam). They are taken to be the
 // first ones, whose gradients pass all others.
 struct Turns {
@@ -202,6 +215,7 @@ struct Training {
   Fp8 fp8 = {};
   FrozenWeights frozen = {};
   Adapter adapter = {};
+  Preference preference = {};
   int64_t deferred_embedding_gradients = 0;  // microbatches whose output-projection gradient is put off
   TokenDispatcher dispatcher = TokenDispatcher::kAllGather;
   bool grouped_gemm = false;

@@ -198,6 +198,9 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   const double buffers = run.code.buffers_bytes + run.code.buffer_elements * (whole ? 4 : 2);
   add_nonzero(out.steady, {"buffers", buffers, "masks and tables that the model keeps", "transformers"});
   add_frozen_parts(run, out.steady);
+  if (run.training.preference.pairs && run.training.preference.reference == Reference::kCopy)
+    out.steady.push_back(
+        {"reference model", states.weights, weights_formula(run.training), "TRL, DPOTrainer"});
   out.steady_bytes = total_bytes(out.steady);
   out.peak = played_buckets(played, run.model.pipeline ? kDiffusers : kTransformers);
   append(transient_communication(run, parameters), out.peak);

@@ -41,6 +41,8 @@ def settings(row: Row) -> list[str]:
     for key in ("optimizer_rank", "layers_at_a_time"):
         if key in row:
             keys[f"train.{key}"] = row[key]
+    if "method" in row:
+        keys |= {"train.method": row["method"], "train.prompt": row["sequence"] // 4}
     if "images" in row:
         keys |= {"train.images": row["images"], "train.freeze_vision": str(row["freeze_vision"]).lower()}
     if "grid" in row:

@@ -17,6 +17,7 @@
 #include "estimator/inputs/key_values.h"
 #include "estimator/inputs/known_models.h"
 #include "estimator/inputs/nearest.h"
+#include "estimator/inputs/preference.h"
 #include "estimator/inputs/quantization.h"
 #include "estimator/inputs/run_sections.h"
 #include "estimator/inputs/run_words.h"
@@ -477,6 +478,7 @@ Result<TrainingRun> read_run(const RunKeys& written) {
     read_transformers(values, run);
     read_adapter(values, run);
     read_turns(values, run);
+    read_preference(values, run);
     check_whole_weights(values, run);
   }
   run.allocator =

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/tape/layers.h"
+#include "estimator/tape/preference.h"
 
 namespace spillway::estimator {
 namespace {
@@ -34,17 +35,58 @@ class StepPlayer {
   }
 
   Tensor forward() {
-    Tensor out;
-    for (const Tower& tower : run_.model.towers) {
-      code_ = tower.connector ? &run_.vision_code : &run_.code;
-      out = tower.connector ? connected(tower, through(tower, {})) : through(tower, out);
-    }
-    Tensor found = loss(out);
+    const Tensor out = all_towers();
+    Tensor found = run_.training.preference.pairs ? preferred(out) : loss(out);
     for (Layers& layers : layers_) layers.forget_cache();
     return found;
   }
 
  private:
+  Tensor all_towers() {
+    Tensor out;
+    for (const Tower& tower : run_.model.towers) {
+      code_ = tower.connector ? &run_.vision_code : &run_.code;
+      out = tower.connector ? connected(tower, through(tower, {})) : through(tower, out);
+    }
+    return out;
+  }
+
+  // trl/trainer/dpo_trainer.py, _compute_loss: the model's scores, then the reference's.
+  Tensor preferred(const Tensor& out) {
+    Tensor found = scores(out);
+    if (run_.training.preference.reference == Reference::kComputed) return found;
+    // Each model has autocast to itself, which copies weights that ask for gradients once.
+    tape_.end_forward(run_.training.recompute != Recompute::kFull);
+    TrainingRun reference = run_;
+    reference.training.recompute = Recompute::kNone;
+    if (run_.training.adapter.on()) {
+      reference.training.adapter = {};
+      reference.training.adapter.kind = AdapterKind::kLowRank;  // without targets: all is frozen
+    }
+    const Tape::Beside beside(tape_);
+    StepPlayer player(reference, tape_);
+    player.scores(player.all_towers());
+    tape_.end_forward(false);
+    return found;
+  }
+
+  Tensor scores(const Tensor& x) {
+    tape_.set_purpose(Purpose::kLoss);
+    const auto samples = static_cast<double>(run_.training.micro_batch);
+    const auto scored = static_cast<double>(run_.model.towers.back().sequence -
+                                            std::max<int64_t>(1, run_.training.preference.prompt));
+    const auto narrow = static_cast<double>(table_width(run_.model));
+    const Tensor table = run_.model.tied ? table_ : head_table();
+    const double compute = run_.training.autocast ? 2 : x.element;
+    return log_probabilities(op_, scored_rows(op_, x, samples * scored, narrow), table, vocabulary_, compute);
+  }
+
+  Tensor head_table() {
+    return tape_.weight(
+        static_cast<double>(table_width(run_.model)) * vocabulary_, weight_element_,
+        run_.training.adapter.trains("lm_head") && !run_.training.frozen.on() && trains_others());
+  }
+
   // What is in no layer.
   bool trained() const {
     return !run_.training.adapter.on() && !run_.training.frozen.on() && trains_others();
@@ -338,10 +380,7 @@ class StepPlayer {
       x = layers.activated(x);
       x = layers.norm(x, narrow);
     }
-    Matrix head{run_.model.tied ? table_
-                                : tape_.weight(narrow * vocabulary_, weight_element_,
-                                               run_.training.adapter.trains("lm_head") &&
-                                                   !run_.training.frozen.on() && trains_others()),
+    Matrix head{run_.model.tied ? table_ : head_table(),
                 run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(),
                 narrow, vocabulary_};
     Tensor logits = op_.linear(x, head);

@@ -73,7 +73,7 @@ Tensor Tape::weight(double elements, double element, bool trained) {
   if (shared_weights_ != nullptr && next_shared_ < shared_weights_->size())
     return (*shared_weights_)[next_shared_++];
   // A second run makes them anew.
-  if (!in_backward_ && !in_second_run_ && recomputing_ == nullptr) {
+  if (!in_backward_ && !in_second_run_ && recomputing_ == nullptr && !is_beside_) {
     trained_elements_ += weight_times_ * elements;
     trained_bytes_ += weight_times_ * elements * element;
   }
@@ -164,8 +164,9 @@ Tensor Tape::repeat(int64_t count, Tensor input, const Body& body) {
 
 void Tape::end_forward(bool copies_are_saved) {
   casts_.clear();
-  add(Purpose::kCache, -repeated_ones_[static_cast<size_t>(Purpose::kCache)]);
-  if (!copies_are_saved) add(Purpose::kCopies, -repeated_ones_[static_cast<size_t>(Purpose::kCopies)]);
+  add(Purpose::kCache, -std::exchange(repeated_ones_[static_cast<size_t>(Purpose::kCache)], 0));
+  const double copies = std::exchange(repeated_ones_[static_cast<size_t>(Purpose::kCopies)], 0);
+  if (!copies_are_saved) add(Purpose::kCopies, -copies);
 }
 
 Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {

@@ -207,6 +207,13 @@ class Tape {
     explicit OutsideRegion(Tape& tape) : Exchanged(tape.region_, -1) {}
   };
 
+  // While one is there, another model runs without gradients, whose weights are not among those that are
+  // trained here.
+  struct Beside {
+    explicit Beside(Tape& tape) : gradients(tape.gradients_on_, false), other(tape.is_beside_, true) {}
+    Exchanged<bool> gradients, other;
+  };
+
   bool is_recomputing() const { return recomputing_ != nullptr; }
 
   // What is made from now on is for this; returns what was before.
@@ -225,7 +232,8 @@ class Tape {
 
   // Copies of weights that autocast keeps until it ends.
   std::vector<std::pair<Edge, Tensor>>& casts() { return casts_; }
-  // Ends the forward pass: autocast and caches are gone. `copies_are_saved`: nodes hold weights' copies on.
+  // Ends a model's forward pass: autocast and caches are gone. `copies_are_saved`: nodes hold weights' copies
+  // on.
   void end_forward(bool copies_are_saved);
 
   double peak_bytes() const { return peak_; }
@@ -294,6 +302,7 @@ class Tape {
   std::vector<std::pair<Edge, Tensor>> casts_ = {};
   Purpose purpose_ = Purpose::kEmbeddings;
   bool gradients_on_ = true;
+  bool is_beside_ = false;
   bool in_backward_ = false;
   bool in_second_run_ = false;     // a re-entrant recomputation is under way
   bool stopped_ = false;           // what is made has no size: a recomputation has all it needs

@@ -49,6 +49,10 @@ RunKeys keys_of(const Json& row) {
   for (const char* key : {"optimizer_rank", "layers_at_a_time"}) {
     if (row.contains(key)) out[std::string("train.") + key] = row[key].dump();
   }
+  if (row.contains("method")) {
+    out["train.method"] = row["method"];
+    out["train.prompt"] = std::to_string(row["sequence"].get<int64_t>() / 4);
+  }
   if (row.contains("images")) {
     out["train.images"] = row["images"].dump();
     out["train.freeze_vision"] = row["freeze_vision"].dump();
@@ -307,7 +311,8 @@ INSTANTIATE_TEST_SUITE_P(Rows, DryrunPeaks,
                                          Rows{"transformers-adapters.jsonl", "Adapters", 0.05, 0.8, 1},
                                          Rows{"transformers-images.jsonl", "Images", 0.8, 4, 5},
                                          Rows{"transformers-more.jsonl", "More", 0.1, 1.3, 3.5},
-                                         Rows{"transformers-optimizers.jsonl", "Optimizers", 0.05, 0.8, 1.5}),
+                                         Rows{"transformers-optimizers.jsonl", "Optimizers", 0.05, 0.8, 1.5},
+                                         Rows{"transformers-preference.jsonl", "Preference", 0.1, 1.5, 3.5}),
                          [](const auto& rows) { return std::string(rows.param.name); });
 }  // namespace
 }  // namespace spillway::estimator

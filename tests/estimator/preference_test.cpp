@@ -1,0 +1,82 @@
+// Training on pairs of which one is preferred: what a reference holds, and what is refused.
+#include "estimator/inputs/preference.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/training_runs.h"
+
+namespace spillway::estimator::test {
+namespace {
+
+RunKeys preferring(const RunKeys& keys) {
+  const RunKeys dpo = {
+      {"train.framework", "transformers"}, {"train.method", "dpo"}, {"train.sequence", "512"}};
+  return with(with(llama(1024, 2816, 4, 16, 4, 32000), dpo), keys);
+}
+
+RankClass rank_of(const RunKeys& keys) {
+  return must_estimate(must_read(preferring(keys))).peak();
+}
+
+double bucket(const RankClass& rank, std::string_view name) {
+  for (const Bucket& bucket : rank.steady) {
+    if (name == bucket.name) return bucket.bytes;
+  }
+  return 0;
+}
+
+std::string complaint(const RunKeys& keys) {
+  const Result<TrainingRun> run = read_run(preferring(keys));
+  return run.ok() ? "" : run.status().text();
+}
+
+TEST(Preference, AReferenceIsTheModelOnceMore) {
+  const RankClass rank = rank_of({});
+  EXPECT_GT(bucket(rank, "weights"), 0);
+  EXPECT_EQ(bucket(rank, "reference model"), bucket(rank, "weights"));
+  EXPECT_EQ(bucket(rank_of({{"train.reference", "precomputed"}}), "reference model"), 0);
+  EXPECT_EQ(bucket(rank_of({{"adapter.kind", "lora"}}), "reference model"), 0);
+}
+
+// The reference's own pass comes on top of what the model keeps, and goes again.
+TEST(Preference, WhatIsComputedBeforeCostsNothing) {
+  const RankClass computed = rank_of({{"train.reference", "precomputed"}});
+  const RankClass copy = rank_of({});
+  EXPECT_GE(copy.peak_bytes, computed.peak_bytes + bucket(copy, "reference model"));
+}
+
+// No logits are kept: twice the vocabulary takes a table's bytes, and a wider tile at most.
+TEST(Preference, KeepsNoLogits) {
+  const RunKeys wide = {{"model.vocab_size", "131072"}, {"train.micro_batch", "8"}};
+  const RunKeys twice = with(wide, {{"model.vocab_size", "262144"}});
+  const double logits = 16 * 512 * 131072.0 * 4;
+  const auto transient = [](const RunKeys& keys) {
+    const RankClass rank = rank_of(with(keys, {{"train.precision", "bf16"}}));
+    return rank.peak_bytes - rank.steady_bytes;
+  };
+  EXPECT_LT(transient(twice) - transient(wide), logits / 2);
+}
+
+TEST(Preference, APromptIsNotScored) {
+  const RunKeys usual = {{"train.micro_batch", "8"}, {"train.recompute", "full"}};
+  EXPECT_LT(rank_of(with(usual, {{"train.prompt", "500"}})).peak_bytes, rank_of(usual).peak_bytes);
+}
+
+TEST(Preference, RefusalsSayWhatIsAllowed) {
+  EXPECT_EQ(complaint({{"train.method", "sft"}, {"train.prompt", "8"}}),
+            "train.prompt: not allowed beside train.method 'sft'; allowed: dpo");
+  EXPECT_EQ(complaint({{"train.reference", "base"}}),
+            "train.reference: 'base' is not allowed without adapter.kind; allowed: copy, precomputed");
+  EXPECT_EQ(complaint({{"train.reference", "copy"}, {"adapter.kind", "lora"}}),
+            "train.reference: 'copy' is not allowed beside adapter.kind; allowed: base, which is the model "
+            "without its adapters, precomputed");
+  EXPECT_EQ(complaint({{"train.prompt", "512"}}),
+            "train.prompt: '512' is not allowed; allowed: whole numbers from 0 to 511");
+  EXPECT_EQ(
+      complaint({{"train.framework", "pytorch"}}),
+      "train.method: 'dpo' is not modelled beside this train.framework or what it cannot play; allowed: "
+      "transformers, of a model whose code is known");
+}
+
+}  // namespace
+}  // namespace spillway::estimator::test
