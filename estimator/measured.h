@@ -42,6 +42,8 @@ constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
 constexpr Measured kFp8Spread{0.06, "of the transient part with fp8", "one run, 4 % off"};
 
 // These are of vLLM's start (serving/).
+constexpr Measured kAsleepBytes{0.27 * (1 << 30), "what an inference engine keeps while it sleeps",
+                                "19.51 of 19.78 GiB were freed in issue 17117 of vLLM"};
 constexpr Measured kSamplerBytesOld{38, "bytes for each logit of vLLM's sampler that sorts, until 0.19",
                                     "38.4 in issue 12529, 38 in issues 23278 and 27508 of vLLM"};
 constexpr Measured kSamplerBytes{14, "bytes for each logit of vLLM's sampler by FlashInfer",
@@ -55,13 +57,13 @@ constexpr Measured kGraphLayerBytes{8 * kMiB, "CUDA graphs that vLLM expects, fo
                                     "0.42 GiB of 36 layers in pull request 57047, 0.17 to 0.36 of 64 with "
                                     "fewer sizes"};
 
-constexpr std::array<Measured, 15> kMeasured = {kFusedLossBytesOld,   kFusedLossBytesOldest,
+constexpr std::array<Measured, 16> kMeasured = {kFusedLossBytesOld,   kFusedLossBytesOldest,
                                                 kContextBytes,        kCommunicatorBytes,
                                                 kHostBandwidth,       kNvmeBandwidth,
                                                 kStateSpread,         kActivationSpread,
                                                 kExpertSpread,        kFp8Spread,
                                                 kSamplerBytesOld,     kSamplerBytes,
                                                 kServingLibraryBytes, kServingCommunicatorBytes,
-                                                kGraphLayerBytes};
+                                                kGraphLayerBytes,     kAsleepBytes};
 
 }  // namespace spillway::estimator

@@ -159,17 +159,21 @@ struct Adapter {
   bool trains(std::string_view name) const;
 };
 
-// What pairs of samples, of which one is preferred, are compared with (TRL's DPOTrainer).
+// What the model's scores of its samples are compared with.
 enum class Reference {
-  kCopy,      // a frozen model of the same weights
-  kBase,      // the model without its adapters
-  kComputed,  // scores that were computed before
+  kCopy,  // those of a frozen model of the same weights
+  kBase,  // its own without its adapters
+  kNone,  // nothing, or what was computed before
 };
 
+// Training on scores of whole samples (TRL's DPOTrainer and GRPOTrainer). micro_batch counts sequences.
 struct Preference {
-  bool pairs = false;  // a sample is two sequences; micro_batch counts sequences
-  Reference reference = Reference::kCopy;
-  int64_t prompt = 0;  // tokens at the start of a sequence that are not scored
+  bool on = false;
+  bool pairs = false;  // a sample is two sequences, which the reference scores within the step
+  Reference reference = Reference::kNone;
+  int64_t prompt = 0;       // tokens at the start of a sequence that are not scored
+  double engine_bytes = 0;  // of an inference engine on the same GPU, while it generates
+  double asleep_bytes = 0;  // and while the model is trained
 };
 
 // Layers that are trained at a time, while the others are frozen (LISA, BAdam). They are taken to be the

@@ -172,6 +172,17 @@ void add_frozen_parts(const TrainingRun& run, Buckets& out) {
   add_nonzero(out, {"text encoders", parts.encoders, "bytes of their dtype for each element", kCount});
 }
 
+// Samples are generated between steps, when there are no activations.
+void add_generation(const Preference& preference, RankClass& out) {
+  if (preference.engine_bytes == 0) return;
+  const double more = preference.engine_bytes - preference.asleep_bytes;
+  out.phases.push_back({"generation", out.steady_bytes + more});
+  out.peak_step1_bytes = std::max(out.peak_step1_bytes, out.steady_bytes + more);
+  if (out.steady_bytes + more <= out.peak_bytes) return;
+  out.peak_bytes = out.steady_bytes + more;
+  out.peak = {{"inference engine", more, "awake", "the run's description"}};
+}
+
 // A model whose code is known, whose step is played operator by operator: the peak is that of the pass
 // through it, or the optimizer's step.
 RankClass played_class(const TrainingRun& run, const Stage& stage) {
@@ -198,9 +209,11 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   const double buffers = run.code.buffers_bytes + run.code.buffer_elements * (whole ? 4 : 2);
   add_nonzero(out.steady, {"buffers", buffers, "masks and tables that the model keeps", "transformers"});
   add_frozen_parts(run, out.steady);
-  if (run.training.preference.pairs && run.training.preference.reference == Reference::kCopy)
-    out.steady.push_back(
-        {"reference model", states.weights, weights_formula(run.training), "TRL, DPOTrainer"});
+  const Preference& preference = run.training.preference;
+  const double reference = preference.on && preference.reference == Reference::kCopy ? states.weights : 0;
+  add_nonzero(out.steady, {"reference model", reference, weights_formula(run.training), "TRL"});
+  add_nonzero(out.steady, {"inference engine", preference.asleep_bytes,
+                           "rollout.memory, or what stays asleep", "the run's description"});
   out.steady_bytes = total_bytes(out.steady);
   out.peak = played_buckets(played, run.model.pipeline ? kDiffusers : kTransformers);
   append(transient_communication(run, parameters), out.peak);
@@ -210,13 +223,14 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   const double peak = out.steady_bytes + total_bytes(out.peak);
   const double temporaries = step_temporary_bytes(run, states);
   const double step = out.steady_bytes + gradients + temporaries;
-  out.phases = {{"after load", states.weights + states.master + (stay ? states.gradients : 0)},
+  out.phases = {{"after load", states.weights + reference + states.master + (stay ? states.gradients : 0)},
                 {"end of forward", out.steady_bytes + played.forward_bytes},
                 {"largest of forward and backward", peak},
                 {"optimizer step", step},
                 {"between steps", out.steady_bytes}};
   set_peak(peak, gradients, 0, temporaries, out);
   out.peak_step1_bytes = std::max(peak - states.moments, step);
+  add_generation(preference, out);
   set_interval(run, 0, out);
   return out;
 }

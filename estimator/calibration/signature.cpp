@@ -149,6 +149,10 @@ std::string states_text(const TrainingRun& run) {
   if (training.projection_rank > 0) out += fmt::format(" of rank {}", training.projection_rank);
   if (training.turns.on())
     out += fmt::format(" layers {}{}", training.turns.layers, training.turns.others ? "" : " alone");
+  if (const Preference& preference = training.preference; preference.on)
+    out += fmt::format(" {} reference {} prompt {} engine {} {}", preference.pairs ? "dpo" : "grpo",
+                       static_cast<int>(preference.reference), preference.prompt, preference.engine_bytes,
+                       preference.asleep_bytes);
   if (adapter.on())
     out += fmt::format(" adapter {}{}{}{} bytes {} of {}{} [{}] and [{}]", adapter.rank,
                        adapter.kind == AdapterKind::kLowRank ? ""

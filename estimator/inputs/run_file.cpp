@@ -339,8 +339,8 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
         const NamedValue named = run_key(std::string(name.str()), node_text(node));
         if (named.key.find('.') == std::string::npos || node.is_array()) {
           return Status::invalid_argument(
-              fmt::format("{}: not allowed; allowed: sections model, train, serve, adapter, parallel, "
-                          "communication, offload, "
+              fmt::format("{}: not allowed; allowed: sections model, train, serve, adapter, rollout, "
+                          "parallel, communication, offload, "
                           "overhead, allocator{}",
                           name.str(), meant_run_key(std::string(name.str()))));
         }

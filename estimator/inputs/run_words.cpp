@@ -241,6 +241,8 @@ const std::vector<std::string_view>& run_key_names() {
                                                        "train.method",
                                                        "train.reference",
                                                        "train.prompt",
+                                                       "rollout.memory",
+                                                       "rollout.sleeps",
                                                        "train.resolution",
                                                        "train.encodes",
                                                        "adapter.kind",

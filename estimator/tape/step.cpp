@@ -36,7 +36,7 @@ class StepPlayer {
 
   Tensor forward() {
     const Tensor out = all_towers();
-    Tensor found = run_.training.preference.pairs ? preferred(out) : loss(out);
+    Tensor found = run_.training.preference.on ? preferred(out) : loss(out);
     for (Layers& layers : layers_) layers.forget_cache();
     return found;
   }
@@ -51,10 +51,12 @@ class StepPlayer {
     return out;
   }
 
-  // trl/trainer/dpo_trainer.py, _compute_loss: the model's scores, then the reference's.
+  // trl/trainer/dpo_trainer.py, _compute_loss: the model's scores, then the reference's. grpo_trainer.py has
+  // the reference's from before the step.
   Tensor preferred(const Tensor& out) {
     Tensor found = scores(out);
-    if (run_.training.preference.reference == Reference::kComputed) return found;
+    if (!run_.training.preference.pairs || run_.training.preference.reference == Reference::kNone)
+      return found;
     // Each model has autocast to itself, which copies weights that ask for gradients once.
     tape_.end_forward(run_.training.recompute != Recompute::kFull);
     TrainingRun reference = run_;

@@ -62,9 +62,48 @@ TEST(Preference, APromptIsNotScored) {
   EXPECT_LT(rank_of(with(usual, {{"train.prompt", "500"}})).peak_bytes, rank_of(usual).peak_bytes);
 }
 
+// Steps of GRPOTrainer in a dry run of TRL 1.16 on transformers 5.24.0, 8 sequences of 64 and 192 tokens.
+TEST(Preference, RolloutsAreScoredAsPairsAre) {
+  struct Step {
+    RunKeys keys;
+    double peak;
+  };
+  const RunKeys same = {{"train.framework", "transformers"},
+                        {"train.method", "grpo"},
+                        {"train.micro_batch", "8"},
+                        {"train.sequence", "256"},
+                        {"train.prompt", "64"},
+                        {"model.transformers_version", "5.24.0"}};
+  const std::vector<Step> steps = {{{{"train.precision", "bf16"}}, 878655488},
+                                   {{{"train.precision", "autocast"}}, 1292948480},
+                                   {{{"train.precision", "bf16"}, {"train.recompute", "full"}}, 601335808}};
+  for (const Step& step : steps) {
+    const RunKeys keys = with(with(llama(512, 1536, 6, 8, 4, 32000), same), step.keys);
+    EXPECT_NEAR(must_estimate(must_read(keys)).peak().peak_bytes / step.peak, 1, 0.005);
+  }
+}
+
+TEST(Preference, AnEngineIsThereWhileItSleeps) {
+  const auto peak = [](const RunKeys& keys) {
+    return must_estimate(must_read(preferring(with({{"train.method", "grpo"}}, keys)))).peak();
+  };
+  const double gib = 1 << 30;
+  const RankClass alone = peak({});
+  const RankClass awake = peak({{"rollout.memory", "20GiB"}});
+  const RankClass sleeping = peak({{"rollout.memory", "20GiB"}, {"rollout.sleeps", "true"}});
+  EXPECT_NEAR(awake.peak_bytes - alone.peak_bytes, 20 * gib, 1);
+  EXPECT_NEAR(sleeping.steady_bytes - alone.steady_bytes, 0.27 * gib, 1);
+  EXPECT_NEAR(sleeping.peak_bytes, alone.steady_bytes + 20 * gib, 1);
+  EXPECT_NEAR(total_bytes(sleeping.steady) + total_bytes(sleeping.peak), sleeping.peak_bytes, 1);
+}
+
 TEST(Preference, RefusalsSayWhatIsAllowed) {
   EXPECT_EQ(complaint({{"train.method", "sft"}, {"train.prompt", "8"}}),
-            "train.prompt: not allowed beside train.method 'sft'; allowed: dpo");
+            "train.prompt: not allowed beside train.method 'sft'; allowed: dpo, grpo");
+  EXPECT_EQ(complaint({{"rollout.memory", "20GiB"}}),
+            "rollout.memory: not allowed beside train.method 'dpo'; allowed: grpo");
+  EXPECT_EQ(complaint({{"train.method", "grpo"}, {"rollout.sleeps", "true"}}),
+            "rollout.sleeps: not allowed without rollout.memory; allowed: the size that the engine takes");
   EXPECT_EQ(complaint({{"train.reference", "base"}}),
             "train.reference: 'base' is not allowed without adapter.kind; allowed: copy, precomputed");
   EXPECT_EQ(complaint({{"train.reference", "copy"}, {"adapter.kind", "lora"}}),
