@@ -15,9 +15,9 @@ Result<Estimate> estimate(const TrainingRun& run) {
   for (int64_t rank = run.last_rank_only ? stages - 1 : 0; rank < stages; ++rank) {
     out.ranks.push_back(rank_class(run, pipeline_stage(run, rank)));
   }
-  const auto highest =
-      std::max_element(out.ranks.begin(), out.ranks.end(),
-                       [](const RankClass& a, const RankClass& b) { return a.peak_bytes < b.peak_bytes; });
+  const auto highest = std::max_element(
+      out.ranks.begin(), out.ranks.end(),
+      [](const RankClass& a, const RankClass& b) { return a.held_bytes() < b.held_bytes(); });
   out.peak_rank = static_cast<size_t>(highest - out.ranks.begin());
   if (!std::all_of(out.ranks.begin(), out.ranks.end(),
                    [](const RankClass& rank) { return std::isfinite(rank.peak_bytes); }))

@@ -35,6 +35,7 @@ struct RankClass {
   double peak_bytes = 0;        // the largest phase of a later step
   double peak_step1_bytes = 0;  // of the first step: the optimizer's states come at its end
   double pool_bytes = 0;        // free memory of captured graphs' pools that nothing else may use at the peak
+  double engine_bytes = 0;      // of the peak, what an inference engine takes with an allocator of its own
   std::vector<Phase> phases = {};
   Buckets host = {};  // what lies in host memory for this rank, staging buffers included
   Buckets nvme = {};
@@ -42,8 +43,8 @@ struct RankClass {
   double lowest_bytes = 0;  // the interval that should hold the measured peak
   double highest_bytes = 0;
 
-  // What an allocator must have room for.
-  double held_bytes() const { return peak_bytes + pool_bytes; }
+  // What the run's allocator must have room for.
+  double held_bytes() const { return peak_bytes + pool_bytes - engine_bytes; }
 };
 
 struct Estimate {

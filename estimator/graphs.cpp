@@ -119,6 +119,7 @@ void add_graphs(const TrainingRun& run, const Stage& stage, double moments, Rank
   for (Phase& phase : rank.phases) {
     const std::string_view name = phase.name;
     if (name == "end of forward") phase.bytes = replay;
+    if (name == "end of backward" && captured.iteration) phase.bytes = rank.steady_bytes;
     if (name != "end of forward" && name != "after load") phase.bytes += graphs.inputs;
     if (name == "optimizer step" && captured.eager_steps == 0)
       rank.peak_step1_bytes = std::max({capture, replay - moments, phase.bytes});

@@ -39,11 +39,12 @@ constexpr Measured kActivationSpread{0.022, "of the dense transient part",
 constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
                                  "runs of one configuration differ by this much: routing"};
 
-constexpr Measured kFp8Spread{0.06, "of the transient part with fp8", "one run, 4 % off"};
+constexpr Measured kFp8Spread{0.06, "of the transient part with fp8", "three runs, 4 % off at most"};
+
+constexpr Measured kAsleepBytes{290000000, "what an inference engine keeps while it sleeps",
+                                "19.51 of 19.78 GiB were freed in issue 17117 of vLLM"};
 
 // These are of vLLM's start (serving/).
-constexpr Measured kAsleepBytes{0.27 * (1 << 30), "what an inference engine keeps while it sleeps",
-                                "19.51 of 19.78 GiB were freed in issue 17117 of vLLM"};
 constexpr Measured kSamplerBytesOld{38, "bytes for each logit of vLLM's sampler that sorts, until 0.19",
                                     "38.4 in issue 12529, 38 in issues 23278 and 27508 of vLLM"};
 constexpr Measured kSamplerBytes{14, "bytes for each logit of vLLM's sampler by FlashInfer",

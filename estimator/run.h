@@ -159,6 +159,13 @@ struct Adapter {
   bool trains(std::string_view name) const;
 };
 
+// An adapter without targets: nothing is trained.
+inline Adapter frozen_model() {
+  Adapter out;
+  out.kind = AdapterKind::kLowRank;
+  return out;
+}
+
 // What the model's scores of its samples are compared with.
 enum class Reference {
   kCopy,  // those of a frozen model of the same weights
@@ -166,10 +173,10 @@ enum class Reference {
   kNone,  // nothing, or what was computed before
 };
 
-// Training on scores of whole samples (TRL's DPOTrainer and GRPOTrainer). micro_batch counts sequences.
+// Training on scores of whole samples (TRL's DPOTrainer and GRPOTrainer).
 struct Preference {
   bool on = false;
-  bool pairs = false;  // a sample is two sequences, which the reference scores within the step
+  bool pairs = false;  // a sample of micro_batch is two sequences, which the reference scores within the step
   Reference reference = Reference::kNone;
   int64_t prompt = 0;       // tokens at the start of a sequence that are not scored
   double engine_bytes = 0;  // of an inference engine on the same GPU, while it generates

@@ -115,10 +115,12 @@ void set_peak(double forward, double gradients, double segment, double temporari
 }
 
 void set_interval(const TrainingRun& run, double experts, RankClass& out) {
-  const double transient = std::max(0.0, out.peak_bytes - out.steady_bytes - experts);
+  // What an engine takes is said, not predicted.
+  const double predicted = out.peak_bytes - out.engine_bytes;
+  const double steady = std::min(out.steady_bytes, predicted);
+  const double transient = std::max(0.0, predicted - steady - experts);
   const double share = kActivationSpread.value + (run.training.fp8.on() ? kFp8Spread.value : 0);
-  const double spread =
-      kStateSpread.value * out.steady_bytes + share * transient + kExpertSpread.value * experts;
+  const double spread = kStateSpread.value * steady + share * transient + kExpertSpread.value * experts;
   out.lowest_bytes = out.peak_bytes - spread;
   out.highest_bytes = out.peak_bytes + spread;
 }
@@ -172,14 +174,18 @@ void add_frozen_parts(const TrainingRun& run, Buckets& out) {
   add_nonzero(out, {"text encoders", parts.encoders, "bytes of their dtype for each element", kCount});
 }
 
-// Samples are generated between steps, when there are no activations.
-void add_generation(const Preference& preference, RankClass& out) {
+// Samples are generated between steps, when there are no activations; before the first step no moments
+// either.
+void add_generation(const Preference& preference, double moments, RankClass& out) {
+  out.engine_bytes = preference.asleep_bytes;
   if (preference.engine_bytes == 0) return;
   const double more = preference.engine_bytes - preference.asleep_bytes;
-  out.phases.push_back({"generation", out.steady_bytes + more});
-  out.peak_step1_bytes = std::max(out.peak_step1_bytes, out.steady_bytes + more);
-  if (out.steady_bytes + more <= out.peak_bytes) return;
-  out.peak_bytes = out.steady_bytes + more;
+  const double generation = out.steady_bytes + more;
+  out.phases.push_back({"generation", generation});
+  out.peak_step1_bytes = std::max(out.peak_step1_bytes, generation - moments);
+  if (generation <= out.peak_bytes) return;
+  out.engine_bytes = preference.engine_bytes;
+  out.peak_bytes = generation;
   out.peak = {{"inference engine", more, "awake", "the run's description"}};
 }
 
@@ -230,7 +236,7 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
                 {"between steps", out.steady_bytes}};
   set_peak(peak, gradients, 0, temporaries, out);
   out.peak_step1_bytes = std::max(peak - states.moments, step);
-  add_generation(preference, out);
+  add_generation(preference, states.moments, out);
   set_interval(run, 0, out);
   return out;
 }

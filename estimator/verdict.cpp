@@ -105,7 +105,8 @@ const char* verdict_name(Verdict verdict) {
 }
 
 double needed_bytes(const TrainingRun& run, const Estimate& estimate) {
-  return reserved_bytes(run, estimate.peak().held_bytes()).expected + run.reserve.context_bytes +
+  const RankClass& rank = estimate.peak();
+  return reserved_bytes(run, rank.held_bytes()).expected + rank.engine_bytes + run.reserve.context_bytes +
          run.reserve.communicator_bytes;
 }
 

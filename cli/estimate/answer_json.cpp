@@ -90,6 +90,7 @@ Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& e
               {"peak_step1_bytes", whole(rank.peak_step1_bytes)},
               {"interval",
                {{"lowest_bytes", whole(rank.lowest_bytes)}, {"highest_bytes", whole(rank.highest_bytes)}}},
+              {"graph_pool_bytes", whole(rank.pool_bytes)},
               {"reserved", reserved_of(run, rank.held_bytes())},
               {"peak_stage", rank.stage},
               {"buckets", buckets},

@@ -61,7 +61,8 @@ std::vector<const Buckets*> buckets_of(const std::vector<Column>& columns, Bucke
 
 double reserved_above_peak(const Column& column) {
   const RankClass& rank = column.estimate.peak();
-  return estimator::reserved_bytes(column.run, rank.held_bytes()).expected - rank.peak_bytes;
+  return estimator::reserved_bytes(column.run, rank.held_bytes()).expected + rank.engine_bytes -
+         rank.peak_bytes;
 }
 
 double needed(const Column& column) {

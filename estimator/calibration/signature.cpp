@@ -149,6 +149,11 @@ std::string states_text(const TrainingRun& run) {
   if (training.projection_rank > 0) out += fmt::format(" of rank {}", training.projection_rank);
   if (training.turns.on())
     out += fmt::format(" layers {}{}", training.turns.layers, training.turns.others ? "" : " alone");
+  if (const CapturedParts& captured = training.captured; captured.on())
+    out += fmt::format(" captured {}{}{}{}{}{} after {}", captured.iteration ? "all" : "",
+                       captured.attention ? " attention" : "", captured.mlp ? " mlp" : "",
+                       captured.router ? " router" : "", captured.experts ? " experts" : "",
+                       captured.mixers ? " mixers" : "", captured.eager_steps);
   if (const Preference& preference = training.preference; preference.on)
     out += fmt::format(" {} reference {} prompt {} engine {} {}", preference.pairs ? "dpo" : "grpo",
                        static_cast<int>(preference.reference), preference.prompt, preference.engine_bytes,

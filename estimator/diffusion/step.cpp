@@ -55,7 +55,7 @@ PlayedStep play_encoder(const TrainingRun& run, const TextEncoder& encoder) {
   alone.model = encoder.model;
   alone.code = encoder.code;
   alone.training.precision = run.training.precision;
-  alone.training.adapter.kind = AdapterKind::kLowRank;  // without targets: nothing is trained
+  alone.training.adapter = frozen_model();
   for (Tower& tower : alone.model.towers) tower.sequence = encoder.tokens;
   return play_step(alone, false);
 }

@@ -246,10 +246,14 @@ Result<RunKeys> read_adapter_json(const std::string& text) {
   };
   if (type == "PROMPT_TUNING") {
     out["adapter.kind"] = "prompt";
+    take("modules_to_save", "adapter.modules_to_save");
     if (file.contains("num_virtual_tokens") && !file["num_virtual_tokens"].is_null())
       out["adapter.virtual_tokens"] = file["num_virtual_tokens"].dump();
     return out;
   }
+  if (file.contains("target_modules") && file["target_modules"].is_array() && file["target_modules"].empty())
+    return Status::invalid_argument(
+        "target_modules: '[]' names no module; allowed: names of modules, or null for what PEFT takes");
   if (type == "IA3") {
     out["adapter.kind"] = "ia3";
     take("target_modules", "adapter.targets");
@@ -321,25 +325,27 @@ void read_prompt(KeyValues& values, TrainingRun& run) {
     values.complain(
         "adapter.kind: 'prompt' is not modelled beside models of several parts; allowed: language "
         "models of one");
-    return;
   }
-  run.model.towers.back().sequence += adapter.virtual_tokens;
 }
 
 // Of the targets that PEFT takes for feed-forward layers unless it is told, those that lead out of one.
 void read_scaled_inputs(KeyValues& values, TrainingRun& run) {
   Adapter& adapter = run.training.adapter;
-  const char* const kKey = "adapter.scaled_inputs";
-  if (values.has(kKey)) {
-    const std::string text = values.text(kKey, "");
+  const char* const key = "adapter.scaled_inputs";
+  if (values.has(key)) {
+    const std::string text = values.text(key, "");
     if (text != "none") adapter.scaled_inputs = listed(text);
   } else if (adapter.targets_module(run.code.names.down)) {
     adapter.scaled_inputs = {run.code.names.down};
-    values.assume(kKey, run.code.names.down);
+    values.assume(key, run.code.names.down);
   }
+  const std::vector<std::string_view> names = module_names(run);
   for (const std::string& name : adapter.scaled_inputs) {
+    if (adapter.all_linear && std::find(names.begin(), names.end(), name) == names.end())
+      values.complain(fmt::format("{}: no module of this model is called '{}'; allowed: {}", key, name,
+                                  fmt::join(names, ", ")));
     if (!adapter.targets_module(name))
-      values.complain(fmt::format("{}: '{}' is not allowed; allowed: some of adapter.targets, {}", kKey, name,
+      values.complain(fmt::format("{}: '{}' is not allowed; allowed: some of adapter.targets, {}", key, name,
                                   fmt::join(adapter.targets, ", ")));
   }
   if (run.model.pipeline)

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <sstream>
 
@@ -36,37 +37,74 @@ std::vector<std::string> words(std::string text) {
 std::string implementation(KeyValues& values) {
   const bool engine = values.flag("external-cuda-graph");
   const bool local = values.flag("enable-cuda-graph");
-  const char* old = engine ? "transformer_engine" : local ? "local" : "none";
-  return values.choice("cuda-graph-impl", old, {"none", "local", "transformer_engine", "full_iteration"});
+  if (engine && local)
+    values.complain("external-cuda-graph: not allowed beside enable-cuda-graph; allowed: one of them");
+  for (const char* old : {"external-cuda-graph", "enable-cuda-graph"}) {
+    if (values.flag(old) && values.has("cuda-graph-impl"))
+      values.complain(fmt::format("{}: not allowed beside cuda-graph-impl; allowed: one of them", old));
+  }
+  const char* otherwise = engine ? "transformer_engine" : local ? "local" : "none";
+  return values.choice("cuda-graph-impl", otherwise,
+                       {"none", "local", "transformer_engine", "full_iteration"});
 }
 
 void capture_whole_layers(CapturedParts& captured) {
   captured.attention = captured.mlp = captured.router = captured.experts = captured.mixers = true;
 }
 
-void read_modules(KeyValues& values, const char* key, CapturedParts& captured) {
+bool has(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// What the file says must go together, as Megatron-LM asks for it.
+void check_modules(KeyValues& values, const char* key, const std::vector<std::string>& names,
+                   const TrainingRun& run) {
+  for (const char* alone : {"full", "full_iteration"}) {
+    if (has(names, alone) && names.size() > 1)
+      values.complain(
+          fmt::format("{}: '{}' is not allowed beside other names; allowed: it alone", key, alone));
+  }
+  if (has(names, "moe") && has(names, "moe_router"))
+    values.complain(fmt::format("{}: 'moe' is not allowed beside moe_router; allowed: one of them", key));
+  if (has(names, "moe_preprocess") && !has(names, "moe_router"))
+    values.complain(fmt::format("{}: 'moe_preprocess' is not allowed without moe_router", key));
+  const bool routes =
+      any_block(run.model, [](const Block& block) { return std::holds_alternative<Experts>(block); });
+  const bool mixes = any_block(run.model, [](const Block& block) {
+    return std::holds_alternative<Mamba>(block) || std::holds_alternative<Mixer>(block);
+  });
+  for (const char* name : {"moe", "moe_router"}) {
+    if (has(names, name) && !routes)
+      values.complain(fmt::format("{}: '{}' is not allowed; allowed: beside num-experts", key, name));
+  }
+  if (has(names, "mamba") && !mixes)
+    values.complain(fmt::format("{}: 'mamba' is not allowed; allowed: for models with such layers", key));
+  // Experts with as many tokens as come have no fixed sizes.
+  if (routes && (names.empty() || has(names, "full") || has(names, "moe")))
+    values.complain(
+        fmt::format("{}: experts that drop no tokens are not captured; allowed: attn, mlp, moe_router, "
+                    "moe_preprocess, mamba",
+                    key));
+}
+
+void read_modules(KeyValues& values, const char* key, TrainingRun& run) {
+  CapturedParts& captured = run.training.captured;
   const std::vector<std::string> names = words(values.text(key, "full"));
-  if (names.empty()) capture_whole_layers(captured);
+  if (names.empty() || has(names, "full")) capture_whole_layers(captured);
+  captured.iteration = has(names, "full_iteration");
+  if (!captured.iteration) check_modules(values, key, names, run);
   for (const std::string& name : names) {
-    if (name == "full") {
-      capture_whole_layers(captured);
-      continue;
+    if (name == "full" || name == "full_iteration") continue;
+    const auto module =
+        std::find_if(kModules.begin(), kModules.end(), [&](const Module& each) { return name == each.name; });
+    if (module == kModules.end()) {
+      values.complain(
+          fmt::format("{}: '{}' is not allowed; allowed: full, full_iteration, attn, mlp, moe, moe_router, "
+                      "moe_preprocess, mamba",
+                      key, name));
+    } else if (module->captured != nullptr) {
+      captured.*module->captured = true;
     }
-    if (name == "full_iteration") {
-      captured.iteration = true;
-      continue;
-    }
-    bool known = false;
-    for (const Module& module : kModules) {
-      if (name != module.name) continue;
-      known = true;
-      if (module.captured != nullptr) captured.*module.captured = true;
-    }
-    if (known) continue;
-    values.complain(fmt::format(
-        "{}: '{}' is not allowed; allowed: full, full_iteration, attn, mlp, moe, moe_router, moe_preprocess, "
-        "mamba",
-        key, name));
   }
 }
 
@@ -76,11 +114,17 @@ void read_megatron_graphs(KeyValues& values, const MegatronRun& given, TrainingR
   const std::string kind = implementation(values);
   if (kind == "none") return;
   CapturedParts& captured = run.training.captured;
-  const char* key = values.has("cuda-graph-modules") ? "cuda-graph-modules" : "cuda-graph-scope";
+  const bool newer = values.has("cuda-graph-modules");
+  if (newer && values.has("cuda-graph-scope"))
+    values.complain("cuda-graph-modules: not allowed beside cuda-graph-scope; allowed: one of them");
+  const char* key = newer ? "cuda-graph-modules" : "cuda-graph-scope";
   if (kind == "full_iteration") {
     captured.iteration = true;
+    if (values.has(key))
+      values.complain(fmt::format(
+          "{}: not allowed beside cuda-graph-impl 'full_iteration'; allowed: transformer_engine", key));
   } else {
-    read_modules(values, key, captured);
+    read_modules(values, key, run);
   }
   captured.eager_steps = values.whole("cuda-graph-warmup-steps", 3, 0);
   const std::string scope = values.text(key, "full");
@@ -94,8 +138,6 @@ void read_megatron_graphs(KeyValues& values, const MegatronRun& given, TrainingR
         fmt::format("{}: 'full_iteration' is not allowed beside cuda-graph-impl "
                     "'transformer_engine'; allowed: cuda-graph-impl local",
                     key));
-  if (captured.experts && captured.router && scope != "full" && !scope.empty())
-    values.complain(fmt::format("{}: 'moe' is not allowed beside moe_router; allowed: one of them", key));
   if (run.training.recompute == Recompute::kFull && !captured.iteration)
     values.complain(
         fmt::format("recompute-granularity: 'full' is not allowed beside {} '{}'; allowed: selective, or a "

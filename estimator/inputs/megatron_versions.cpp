@@ -68,8 +68,8 @@ void set_reserve(const MegatronRun& given, const std::string& date, bool engine,
   Reserve& reserve = run.reserve;
   reserve.cublas_workspace_bytes = cublas_workspace(given, run.gpu, date);
   reserve.cublas_workspaces = run.training.overlaps_expert_communication ? 4 : 2;
-  // PyTorch's own products, of eager attention, are captured on a stream of their own after they were tried on
-  // another one.
+  // PyTorch's own products, of eager attention, are captured on a stream of their own after they were tried
+  // on another one.
   if (run.training.captured.attention && run.training.attention == AttentionKernel::kMaterialised)
     reserve.cublas_workspaces += 4;
   // Transformer Engine, gemm.py: 32 MiB from sm90 on, 4 MiB before; one for each of four streams in grouped

@@ -72,21 +72,34 @@ void read_preference(KeyValues& values, TrainingRun& run) {
   if (method == "grpo") read_rollouts(values, run);
   const int64_t sequence = run.model.towers.back().sequence;
   preference.prompt = values.whole("train.prompt", 0, 0, sequence - 1);
-  if (preference.pairs) run.training.micro_batch *= 2;
   if (run.framework != Framework::kTransformers)
     values.complain(
         fmt::format("train.method: '{}' is not modelled beside this train.framework or what it cannot play; "
                     "allowed: transformers, of a model whose code is known",
                     method));
-  if (run.model.towers.size() > 1 || !run.model.vocabulary_head)
-    values.complain(fmt::format(
-        "train.method: '{}' is not modelled beside models of several parts or without a head", method));
+  if (run.model.towers.size() > 1 || !run.model.vocabulary_head || run.code.masked_language_head)
+    values.complain(
+        fmt::format("train.method: '{}' is not modelled beside this type of model; allowed: language "
+                    "models of one part that have a head",
+                    method));
+  if (run.training.adapter.kind == AdapterKind::kPrompt)
+    values.complain(
+        fmt::format("train.method: '{}' is not modelled beside adapter.kind 'prompt'; allowed: lora, "
+                    "rslora, dora, qlora, ia3",
+                    method));
+  if (run.training.frozen.on() && !run.training.adapter.on())
+    values.complain(
+        fmt::format("train.method: '{}' is not allowed beside quantised weights without adapter.kind, as "
+                    "nothing is trained; "
+                    "allowed: adapter.kind = qlora",
+                    method));
   if (run.parallel.sharding == DataSharding::kParameters)
     values.complain(fmt::format(
         "train.method: '{}' is not modelled beside sharded weights; allowed: parallel.zero 0 to 2", method));
-  // TRL asks for no cache, turns dropout off and gives each sample a mask of its own.
+  // TRL asks for no cache, gives each sample a mask of its own, and DPO's dropout is turned off.
   run.code.uses_cache = run.code.expands_masks = false;
   run.notes.assumptions.emplace_back("train.method: TRL 1.16, which keeps no logits");
+  if (!preference.pairs) return;
   run.training.adapter.dropout = false;
   run.code.hidden_dropout = run.code.inner_dropout = 0;
   run.code.attention_dropout = run.code.embedding_dropout = 0;

@@ -62,10 +62,9 @@ class StepPlayer {
     TrainingRun reference = run_;
     reference.training.recompute = Recompute::kNone;
     if (run_.training.adapter.on()) {
-      reference.training.adapter = {};
-      reference.training.adapter.kind = AdapterKind::kLowRank;  // without targets: all is frozen
+      reference.training.adapter = frozen_model();
     }
-    const Tape::Beside beside(tape_);
+    const Tape::WithoutGradients without(tape_);
     StepPlayer player(reference, tape_);
     player.scores(player.all_towers());
     tape_.end_forward(false);
@@ -75,8 +74,8 @@ class StepPlayer {
   Tensor scores(const Tensor& x) {
     tape_.set_purpose(Purpose::kLoss);
     const auto samples = static_cast<double>(run_.training.micro_batch);
-    const auto scored = static_cast<double>(run_.model.towers.back().sequence -
-                                            std::max<int64_t>(1, run_.training.preference.prompt));
+    const int64_t first = std::max<int64_t>(1, run_.training.preference.prompt);
+    const auto scored = static_cast<double>(std::max<int64_t>(1, run_.model.towers.back().sequence - first));
     const auto narrow = static_cast<double>(table_width(run_.model));
     const Tensor table = run_.model.tied ? table_ : head_table();
     const double compute = run_.training.autocast ? 2 : x.element;
@@ -433,7 +432,10 @@ bool can_play(const Model& model, const ModelCode& code) {
   return true;
 }
 
-PlayedStep play_step(const TrainingRun& run, bool keeps_gradients) {
+PlayedStep play_step(const TrainingRun& given, bool keeps_gradients) {
+  TrainingRun run = given;
+  if (run.training.preference.pairs) run.training.micro_batch *= 2;
+  run.model.towers.back().sequence += run.training.adapter.virtual_tokens;
   Tape tape;
   tape.keeps_gradients = keeps_gradients;
   double forward = 0;

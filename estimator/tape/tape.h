@@ -209,8 +209,9 @@ class Tape {
 
   // While one is there, another model runs without gradients, whose weights are not among those that are
   // trained here.
-  struct Beside {
-    explicit Beside(Tape& tape) : gradients(tape.gradients_on_, false), other(tape.is_beside_, true) {}
+  struct WithoutGradients {
+    explicit WithoutGradients(Tape& tape)
+        : gradients(tape.gradients_on_, false), other(tape.is_beside_, true) {}
     Exchanged<bool> gradients, other;
   };
 

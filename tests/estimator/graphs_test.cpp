@@ -132,6 +132,16 @@ TEST(Graphs, AWholeIterationKeepsNothingBetweenSteps) {
   }
 }
 
+// What a recomputation brings back lies in the pool as well.
+TEST(Graphs, NoPhaseIsAboveThePeak) {
+  for (const char* steps : {"0", "1", "3"}) {
+    const RankClass rank = rank_of({{"cuda-graph-impl", "full_iteration"},
+                                    {"recompute-granularity", "full"},
+                                    {"cuda-graph-warmup-steps", steps}});
+    for (const Phase& each : rank.phases) EXPECT_LE(each.bytes, rank.peak_bytes + 1) << each.name << steps;
+  }
+}
+
 TEST(Graphs, WordsOfEveryReleaseSayTheSame) {
   const double steady =
       rank_of({{"cuda-graph-impl", "transformer_engine"}, {"cuda-graph-scope", "[attn mlp]"}}).steady_bytes;
@@ -146,6 +156,24 @@ TEST(Graphs, WordsOfEveryReleaseSayTheSame) {
 }
 
 TEST(Graphs, RefusalsSayWhatIsAllowed) {
+  EXPECT_EQ(complaint({{"external-cuda-graph", "true"}, {"cuda-graph-impl", "none"}}),
+            "external-cuda-graph: not allowed beside cuda-graph-impl; allowed: one of them");
+  const auto of_scope = [](const char* scope) {
+    return complaint({{"cuda-graph-impl", "transformer_engine"}, {"cuda-graph-scope", scope}});
+  };
+  EXPECT_EQ(of_scope("attn full"),
+            "cuda-graph-scope: 'full' is not allowed beside other names; allowed: it alone");
+  EXPECT_EQ(of_scope("attn moe_router"),
+            "cuda-graph-scope: 'moe_router' is not allowed; allowed: beside num-experts");
+  EXPECT_EQ(of_scope("attn mamba"),
+            "cuda-graph-scope: 'mamba' is not allowed; allowed: for models with such layers");
+  EXPECT_EQ(complaint({{"cuda-graph-impl", "transformer_engine"},
+                       {"cuda-graph-scope", "attn"},
+                       {"cuda-graph-modules", "attn"}}),
+            "cuda-graph-modules: not allowed beside cuda-graph-scope; allowed: one of them");
+  EXPECT_EQ(
+      complaint({{"cuda-graph-impl", "full_iteration"}, {"cuda-graph-scope", "attn"}}),
+      "cuda-graph-scope: not allowed beside cuda-graph-impl 'full_iteration'; allowed: transformer_engine");
   EXPECT_EQ(complaint({{"cuda-graph-impl", "transformer_engine"}, {"cuda-graph-scope", "[attn mlpp]"}}),
             "cuda-graph-scope: 'mlpp' is not allowed; allowed: full, full_iteration, attn, mlp, moe, "
             "moe_router, moe_preprocess, mamba");
