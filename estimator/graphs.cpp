@@ -72,7 +72,7 @@ double working_bytes(const TrainingRun& run, const Tower& tower, const Block& bl
 GraphBytes graph_bytes(const TrainingRun& run, const Stage& stage) {
   const Tower& tower = run.model.towers.back();
   const CapturedBytes captured_bytes(run, tower);
-  // Of a whole number of samples, one byte for each pair of tokens.
+  // A byte for each pair of a sample's tokens.
   const double mask = rank_tokens(run, tower) * static_cast<double>(tower.sequence);
   GraphBytes out;
   for (const Chunk& chunk : stage.chunks) {

@@ -103,8 +103,9 @@ std::string set_batch(TrainingRun& run, int64_t batch) {
   return fmt::format("{} = {}", run.imaging.generates ? "serve.images" : "train.micro_batch", batch);
 }
 
+// A sequence is longer than the prompt that it begins with.
 std::string set_sequence(TrainingRun& run, int64_t step) {
-  const int64_t tokens = step * run.parallel.context;
+  const int64_t tokens = run.training.preference.prompt + step * run.parallel.context;
   for (Tower& tower : run.model.towers) {
     if (!tower.fixed) tower.sequence = tokens;
   }
@@ -158,8 +159,9 @@ std::string set_recompute(TrainingRun& run, int64_t step) {
 }
 
 int64_t most_sequence_steps(const TrainingRun& run) {
-  const int64_t most = run.model.positions > 0 ? std::min(run.model.positions, kMostSequence) : kMostSequence;
-  return std::max<int64_t>(1, most / run.parallel.context);
+  const int64_t positions = run.model.positions - run.training.adapter.virtual_tokens;
+  const int64_t most = run.model.positions > 0 ? std::min(positions, kMostSequence) : kMostSequence;
+  return std::max<int64_t>(1, (most - run.training.preference.prompt) / run.parallel.context);
 }
 
 }  // namespace

@@ -325,7 +325,14 @@ void read_prompt(KeyValues& values, TrainingRun& run) {
     values.complain(
         "adapter.kind: 'prompt' is not modelled beside models of several parts; allowed: language "
         "models of one");
+    return;
   }
+  const int64_t sequence = run.model.towers.back().sequence;
+  if (run.model.positions > 0 && sequence + adapter.virtual_tokens > run.model.positions)
+    values.complain(
+        fmt::format("adapter.virtual_tokens: '{}' is not allowed beside a sequence of {}; allowed: up to the "
+                    "model's {} positions together",
+                    adapter.virtual_tokens, sequence, run.model.positions));
 }
 
 // Of the targets that PEFT takes for feed-forward layers unless it is told, those that lead out of one.

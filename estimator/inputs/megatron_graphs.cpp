@@ -56,7 +56,7 @@ bool has(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What the file says must go together, as Megatron-LM asks for it.
+// Names go together as Megatron-LM asks for it.
 void check_modules(KeyValues& values, const char* key, const std::vector<std::string>& names,
                    const TrainingRun& run) {
   for (const char* alone : {"full", "full_iteration"}) {
@@ -67,7 +67,8 @@ void check_modules(KeyValues& values, const char* key, const std::vector<std::st
   if (has(names, "moe") && has(names, "moe_router"))
     values.complain(fmt::format("{}: 'moe' is not allowed beside moe_router; allowed: one of them", key));
   if (has(names, "moe_preprocess") && !has(names, "moe_router"))
-    values.complain(fmt::format("{}: 'moe_preprocess' is not allowed without moe_router", key));
+    values.complain(fmt::format(
+        "{}: 'moe_preprocess' is not allowed without moe_router; allowed: both, or neither", key));
   const bool routes =
       any_block(run.model, [](const Block& block) { return std::holds_alternative<Experts>(block); });
   const bool mixes = any_block(run.model, [](const Block& block) {
@@ -92,7 +93,7 @@ void read_modules(KeyValues& values, const char* key, TrainingRun& run) {
   const std::vector<std::string> names = words(values.text(key, "full"));
   if (names.empty() || has(names, "full")) capture_whole_layers(captured);
   captured.iteration = has(names, "full_iteration");
-  if (!captured.iteration) check_modules(values, key, names, run);
+  check_modules(values, key, names, run);
   for (const std::string& name : names) {
     if (name == "full" || name == "full_iteration") continue;
     const auto module =

@@ -26,8 +26,8 @@ Tensor scored_rows(const Operators& op, const Tensor& x, double rows, double wid
   return out;
 }
 
-// ChunkedLogProbFunction: gradients add up in fp32 and are cast at the end, when all that
-// it has made is there.
+// ChunkedLogProbFunction: gradients add up in fp32 and are cast at the end, when all that it has made is
+// there.
 Tensor log_probabilities(const Operators& op, const Tensor& rows, const Tensor& table, double entries,
                          double compute) {
   Tape& tape = op.tape();

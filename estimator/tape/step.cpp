@@ -61,9 +61,7 @@ class StepPlayer {
     tape_.end_forward(run_.training.recompute != Recompute::kFull);
     TrainingRun reference = run_;
     reference.training.recompute = Recompute::kNone;
-    if (run_.training.adapter.on()) {
-      reference.training.adapter = frozen_model();
-    }
+    if (run_.training.adapter.on()) reference.training.adapter = frozen_model();
     const Tape::WithoutGradients without(tape_);
     StepPlayer player(reference, tape_);
     player.scores(player.all_towers());

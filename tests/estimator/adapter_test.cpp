@@ -51,6 +51,23 @@ TEST(Adapter, APromptIsARowForEachToken) {
               1, 0.01);
 }
 
+TEST(Adapter, APromptHasPositionsToo) {
+  const RunKeys gpt = {{"model.model_type", "gpt2"},
+                       {"model.n_embd", "256"},
+                       {"model.n_head", "4"},
+                       {"model.n_layer", "2"},
+                       {"model.vocab_size", "1000"},
+                       {"model.n_positions", "512"},
+                       {"train.framework", "transformers"},
+                       {"train.sequence", "500"},
+                       {"adapter.kind", "prompt"}};
+  EXPECT_TRUE(read_run(with(gpt, {{"adapter.virtual_tokens", "12"}})).ok());
+  EXPECT_EQ(
+      read_run(gpt).status().text(),
+      "adapter.virtual_tokens: '20' is not allowed beside a sequence of 500; allowed: up to the model's "
+      "512 positions together");
+}
+
 TEST(Adapter, PeftsFilesSayTheKind) {
   const auto keys = [](const char* text) { return read_adapter_json(text).value(); };
   EXPECT_EQ(keys(R"({"peft_type": "IA3", "target_modules": ["k_proj", "down_proj"],

@@ -163,6 +163,11 @@ TEST(Graphs, RefusalsSayWhatIsAllowed) {
   };
   EXPECT_EQ(of_scope("attn full"),
             "cuda-graph-scope: 'full' is not allowed beside other names; allowed: it alone");
+  EXPECT_EQ(of_scope("full_iteration attn"),
+            "cuda-graph-scope: 'full_iteration' is not allowed beside other names; allowed: it alone");
+  EXPECT_EQ(
+      of_scope("attn moe_preprocess"),
+      "cuda-graph-scope: 'moe_preprocess' is not allowed without moe_router; allowed: both, or neither");
   EXPECT_EQ(of_scope("attn moe_router"),
             "cuda-graph-scope: 'moe_router' is not allowed; allowed: beside num-experts");
   EXPECT_EQ(of_scope("attn mamba"),

@@ -104,6 +104,17 @@ TEST(Preference, AnEngineIsThereWhileItSleeps) {
   EXPECT_LT(sleeping.peak_step1_bytes, sleeping.peak_bytes);
 }
 
+TEST(Preference, ASequenceThatFitsIsLongerThanItsPrompt) {
+  const RunKeys keys = {{"train.micro_batch", "4"}, {"train.sequence", "2048"}, {"train.prompt", "1000"}};
+  const Result<Solution> found =
+      solve(must_read(preferring(keys)), Unknown::kSequence, {"small", 16.0 * (1 << 30)}, estimate);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  ASSERT_TRUE(found.value().fits);
+  const int64_t most = found.value().fits->run.model.towers.back().sequence;
+  EXPECT_GT(most, 1000);
+  EXPECT_EQ(complaint(with(keys, {{"train.sequence", std::to_string(most)}})), "");
+}
+
 TEST(Preference, WhatFitsIsCountedInPairs) {
   const RunKeys keys = {{"adapter.kind", "lora"}, {"train.sequence", "2048"}};
   const GpuMemory gpu = {"small", 8.0 * (1 << 30)};
