@@ -39,8 +39,10 @@ class Collector {
         append_saved_tensors(run_, tower, layer, source_sequence, kept_);
       }
       layer_bytes_ = std::max(layer_bytes_, input + sum(kept_, start));
+      note_moved(start);
     }
     keep_segment();
+    move(chunk.in_flight);
     for (const SavedTensor& tensor : kept_) saved_.add(tensor, static_cast<double>(chunk.in_flight));
     for (int64_t i = 0; i < chunk.in_flight; ++i) {
       for (const SavedTensor& tensor : kept_) keep(tensor.bytes, 1);
@@ -56,12 +58,23 @@ class Collector {
     }
   }
 
+  // The last layer's moved tensors stay, of one microbatch.
+  void keep_last() {
+    for (const SavedTensor& tensor : last_moved_) {
+      saved_.add(tensor);
+      keep(tensor.bytes, 1);
+      moved_bytes_ -= tensor.bytes;
+    }
+  }
+
   SavedBytes saved_ = {};
   std::vector<double> tensors_ = {};
   double inputs_ = 0;                 // of layers that are recomputed
   double layer_bytes_ = 0;            // the most that one layer keeps of one microbatch
   std::vector<double> segment_ = {};  // what the largest recomputation brings back
   double segment_bytes_ = 0;
+  double moved_bytes_ = 0;
+  double returning_bytes_ = 0;  // the most that is on its way back at a time
 
  private:
   // The layer joins the segment that is recomputed together; the input that is kept for it, if any.
@@ -79,6 +92,25 @@ class Collector {
     append_saved_tensors(run_, tower, layer, source_sequence, made_);
     if (operators) append_operator_tensors(run_, tower, layer, kept_);
     return input;
+  }
+
+  void note_moved(size_t start) {
+    std::vector<SavedTensor> moved;
+    for (size_t i = start; i < kept_.size(); ++i) {
+      if (!kept_[i].moves) continue;
+      moved.push_back(kept_[i]);
+      returning_bytes_ = std::max(returning_bytes_, kept_[i].bytes);
+    }
+    if (!moved.empty()) last_moved_ = std::move(moved);
+  }
+
+  // Takes what is moved out of what the chunk keeps.
+  void move(int64_t in_flight) {
+    const auto stays = std::stable_partition(kept_.begin(), kept_.end(),
+                                             [](const SavedTensor& tensor) { return !tensor.moves; });
+    for (auto tensor = stays; tensor != kept_.end(); ++tensor)
+      moved_bytes_ += static_cast<double>(in_flight) * tensor->bytes;
+    kept_.erase(stays, kept_.end());
   }
 
   void keep(double bytes, int64_t times) {
@@ -99,6 +131,7 @@ class Collector {
   bool recomputes_;
   std::vector<SavedTensor> made_;  // of the segment under way
   std::vector<SavedTensor> kept_;  // of the chunk
+  std::vector<SavedTensor> last_moved_;
 };
 
 void add_nonzero(Buckets& buckets, Bucket bucket) {
@@ -170,7 +203,10 @@ Turn turning_point(const TrainingRun& run, const Stage& stage, const Collector& 
                  {scores}),
       one_bucket({"a layer's gradients", reduction, "16-bit ones and the input of their reduction",
                   "PyTorch FSDP, reduce-scatter"},
-                 {reduction})};
+                 {reduction}),
+      one_bucket({"activations on their way back", held.returning_bytes_, "the largest tensor that is moved",
+                  "Megatron-LM, fine_grained_activation_offload.py"},
+                 {held.returning_bytes_})};
   return *std::max_element(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
     return total_bytes(a.buckets) < total_bytes(b.buckets);
   });
@@ -189,7 +225,10 @@ HeldActivations held_activations(const TrainingRun& run, const Stage& stage) {
   }
   for (const Chunk& chunk : stage.chunks) collector.layers(towers.back(), chunk, towers.front().sequence);
 
+  collector.keep_last();
+
   HeldActivations out;
+  out.moved_bytes = collector.moved_bytes_;
   out.buckets = activation_buckets(run, collector.saved_, collector.inputs_);
   out.expert_bytes = collector.saved_[Part::kExperts];
   out.bytes = {total_bytes(out.buckets), collector.layer_bytes_};

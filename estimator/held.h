@@ -17,6 +17,7 @@ struct HeldActivations {
   ActivationBytes bytes = {};        // the same, summed, and the largest layer's share
   std::vector<double> tensors = {};  // one by one in the order they are made
   double segment_bytes = 0;          // the largest that recomputation brings back
+  double moved_bytes = 0;            // what waits in host memory
 };
 
 HeldActivations held_activations(const TrainingRun& run, const Stage& stage);

@@ -1,5 +1,7 @@
 #include "estimator/model.h"
 
+#include <algorithm>
+
 #include "estimator/diffusion/pipeline.h"
 
 namespace spillway::estimator {
@@ -245,6 +247,12 @@ int64_t layer_input_width(const Tower& tower) {
   return 0;
 }
 
+bool has_own_weights(const Model& model, size_t layer) {
+  const size_t repeats =
+      model.shares_predictions ? static_cast<size_t>(std::max<int64_t>(1, model.prediction_layers)) - 1 : 0;
+  return layer + repeats < model.towers.back().layers.size();
+}
+
 int64_t connector_parameters(const Connector& connector) {
   const auto product = [&](int64_t in, int64_t out) { return in * out + (connector.bias ? out : 0); };
   const int64_t activated = connector.halves ? connector.inner / 2 : connector.inner;
@@ -263,9 +271,10 @@ int64_t total_parameters(const Model& model) {
   for (const Tower& tower : model.towers) {
     total += tower.final_norm_parameters + tower.input_parameters + tower.sharded_input_parameters;
     if (tower.connector) total += connector_parameters(*tower.connector);
-    for (const Layer& layer : tower.layers) {
+    const bool last = &tower == &model.towers.back();
+    for (size_t i = 0; i < tower.layers.size() && (!last || has_own_weights(model, i)); ++i) {
       weights.clear();
-      for (const Block& block : layer) append_weights(block, tower_width(model, tower), weights);
+      for (const Block& block : tower.layers[i]) append_weights(block, tower_width(model, tower), weights);
       for (const WeightTensors& tensors : weights) total += tensors.elements * tensors.count;
     }
   }

@@ -263,9 +263,10 @@ struct Model {
   int64_t positions = 0;            // rows of a learned position table
   int64_t token_types = 0;          // rows of a learned segment table
   int64_t head_parameters = 0;  // of what stands between the last layer and the output projection, replicated
-  int64_t prediction_layers = 0;  // at the end of the last tower, each with a loss of its own
-  bool output_bias = false;       // one element for each row of the vocabulary
-  bool vocabulary_head = true;    // false: a class without logits over the vocabulary
+  int64_t prediction_layers = 0;    // at the end of the last tower, each with a loss of its own
+  bool shares_predictions = false;  // they are one layer, which is run as many times
+  bool output_bias = false;         // one element for each row of the vocabulary
+  bool vocabulary_head = true;      // false: a class without logits over the vocabulary
   std::vector<Tower> towers = {};
   // Of a model that makes images (diffusion/pipeline.h): all there is of it, beside one tower without layers.
   std::shared_ptr<const Pipeline> pipeline = {};
@@ -302,6 +303,9 @@ bool shares_weights(const Model& model);
 
 // Width of what each layer of a tower is given beside its input; 0: none is.
 int64_t layer_input_width(const Tower& tower);
+
+// Tells whether a layer of the last tower has weights of its own, or runs once more with those before it.
+bool has_own_weights(const Model& model, size_t layer);
 
 enum class Placement { kTensorSharded, kReplicated, kExpert };
 

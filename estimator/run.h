@@ -76,6 +76,31 @@ struct CapturedParts {
   bool on() const { return iteration || attention || mlp || router || experts || mixers; }
 };
 
+// Parts of Megatron-LM's layers whose saved tensors can wait in host memory (its --offload-modules).
+enum class MovedPart {
+  kNone,
+  kAttentionNorm,
+  kQueryKeyValue,
+  kAttentionCore,
+  kAttentionOutput,
+  kMlpNorm,
+  kExpertInput,
+  kExpertActivation,
+};
+constexpr size_t kMovedParts = 8;
+
+// What autograd saves goes to host memory part by part and comes back a part ahead of its use
+// (fine_grained_activation_offload.py). The last layer's tensors of the first backward pass stay.
+struct MovedTensors {
+  std::array<bool, kMovedParts> of = {};
+  double least_elements = 0;  // smaller tensors stay
+
+  bool on() const { return of != std::array<bool, kMovedParts>(); }
+  bool moves(MovedPart part, double elements) const {
+    return of[static_cast<size_t>(part)] && elements >= least_elements;
+  }
+};
+
 enum class CrossEntropy {
   kVocabularyParallel,  // Megatron's own
   kFused,               // Megatron's, compiled
@@ -121,6 +146,7 @@ struct Fp8 {
   double weight_copies_bytes = 0;  // for each element of a matrix; 0: no fp8
   double input_bytes = 0;          // for each element of a kept input
   int64_t amax_history = 0;        // fp32 entries for each scaled tensor, where scaling is delayed
+  bool primary = false;            // matrices have no 16-bit weights beside these copies
 
   bool on() const { return weight_copies_bytes > 0; }
 };
@@ -221,6 +247,7 @@ struct Training {
   bool step_in_backward = false;  // each weight is updated as soon as its gradient is there
   bool step_graph = false;        // a captured CUDA graph runs the step and keeps its memory pool
   CapturedParts captured = {};
+  MovedTensors moved = {};
   CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
   bool norm_in_fp32 = false;  // an RMSNorm that upcasts keeps fp32 copies
   Fp8 fp8 = {};

@@ -288,6 +288,9 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   out.parameters = parameters.dense + parameters.expert;
   StateBytes states = state_bytes(run, parameters);
   offload(run, held.bytes, states, out);
+  add_nonzero(out.host,
+              {"activations", held.moved_bytes, "of all layers but the last, each tensor as on the device",
+               "Megatron-LM, fine_grained_activation_offload.py"});
 
   out.steady = state_buckets(run, states, stay);
   append(persistent_overhead(run, stage), out.steady);

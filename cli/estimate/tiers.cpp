@@ -37,6 +37,7 @@ std::string tier_rows(const estimator::RankClass& rank) {
   if (rank.host.empty() && rank.nvme.empty()) return {};
   std::string out = "below the device, for this rank:\n" + rows("host", rank.host) + rows("nvme", rank.nvme);
   const estimator::StepTime& time = rank.time;
+  if (time.transfer_seconds == 0) return out;  // no bandwidth was given
   out += fmt::format("  each step moves for {:.3f} s", time.transfer_seconds);
   if (time.compute_seconds > 0)
     out += fmt::format(": {:.3f} s of compute become {:.3f} s", time.compute_seconds,

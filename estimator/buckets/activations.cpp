@@ -27,7 +27,7 @@ class Lister {
         out_(out) {}
 
   void operator()(const Attention& block) const {
-    norm(block.norm_parameters > 0, static_cast<double>(input_width(block, static_cast<int64_t>(hidden_))));
+    attention_norm(block);
     if (block.latent.has_value()) {
       latent_projections(block, *block.latent);
     } else {
@@ -44,7 +44,7 @@ class Lister {
   }
 
   void operator()(const Experts& block) const {
-    norm(true);
+    norm(true, hidden_, MovedPart::kMlpNorm);
     if (!training_.modules.experts) {
       append_routed_tensors(run_, block, tokens_, out_);
       if (block.shared_ffn > 0) feed_forward(Part::kExperts, block.shared_ffn, block.gated);
@@ -77,15 +77,26 @@ class Lister {
   }
 
  private:
-  void add(Part part, double bytes) const { out_.push_back({part, bytes}); }
+  void add(Part part, double bytes, MovedPart moved = MovedPart::kNone) const {
+    out_.push_back({part, bytes, training_.moved.moves(moved, bytes / element_)});
+  }
+
+  // Transformer Engine makes a norm and the projections behind it one module, but for latent attention.
+  void attention_norm(const Attention& block) const {
+    const auto width = static_cast<double>(input_width(block, static_cast<int64_t>(hidden_)));
+    const bool separate = block.latent.has_value();
+    norm(block.norm_parameters > 0, width, separate ? MovedPart::kAttentionNorm : MovedPart::kQueryKeyValue,
+         MovedPart::kQueryKeyValue);
+  }
 
   // A block's input and, where it has a norm of its own, the norm's output.
   void norm(bool has_norm) const { norm(has_norm, hidden_); }
-  void norm(bool has_norm, double width) const {
+  void norm(bool has_norm, double width, MovedPart input = MovedPart::kNone,
+            MovedPart output = MovedPart::kNone) const {
     const double one = tokens_ * width / sequence_shards_;
-    add(Part::kNorms, element_ * one);
+    add(Part::kNorms, element_ * one, input);
     if (!has_norm) return;
-    if (!training_.modules.layer_norm) add(Part::kNorms, product_input_ * one);
+    if (!training_.modules.layer_norm) add(Part::kNorms, product_input_ * one, output);
     // An RMSNorm in fp32 keeps the cast input beside its 16-bit product with the weight.
     if (training_.norm_in_fp32 && element_ < 4) {
       add(Part::kNorms, 4 * one);
@@ -112,11 +123,11 @@ class Lister {
                             ? 0
                             : element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) *
                                   source_tokens_ / tensor_;
-    add(Part::kAttention, query + keys);
+    add(Part::kAttention, query + keys, MovedPart::kAttentionCore);
     // A gate, and what it is multiplied with.
     if (block.gated) add(Part::kAttention, 2 * query);
     // Norms over heads keep their inputs beside their outputs.
-    if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2);
+    if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2, MovedPart::kQueryKeyValue);
     output(query / element_);
   }
 
@@ -126,28 +137,29 @@ class Lister {
     const double narrow = tokens_ * element_ / sequence_shards_;
     const double narrow_input = narrow / element_ * product_input_;
     // In 8 bits each projection keeps its own copy of the layer's normalised input.
-    if (training_.fp8.on()) add(Part::kNorms, narrow_input * hidden_);
-    add(Part::kAttention, narrow * static_cast<double>(latent.query_rank));
-    add(Part::kAttention, narrow_input * static_cast<double>(latent.query_rank));
-    add(Part::kAttention, narrow * static_cast<double>(latent.key_value_rank + latent.rotary_dim));
-    add(Part::kAttention, narrow_input * static_cast<double>(latent.key_value_rank));
+    if (training_.fp8.on()) add(Part::kNorms, narrow_input * hidden_, MovedPart::kQueryKeyValue);
+    const auto narrow_one = [&](double bytes, int64_t width) {
+      add(Part::kAttention, bytes * static_cast<double>(width), MovedPart::kQueryKeyValue);
+    };
+    narrow_one(narrow, latent.query_rank);
+    narrow_one(narrow_input, latent.query_rank);
+    narrow_one(narrow, latent.key_value_rank + latent.rotary_dim);
+    narrow_one(narrow_input, latent.key_value_rank);
     const double wide = tokens_ * element_ * static_cast<double>(block.heads) / tensor_;
     const auto key = static_cast<double>(latent.head_dim + latent.rotary_dim);
     const auto value = static_cast<double>(latent.value_dim);
     if (!training_.modules.latent_projection) {
-      add(Part::kAttention, wide * (static_cast<double>(latent.head_dim) + value));
-      add(Part::kAttention, wide * key);
-      add(Part::kAttention, wide * key);
-      add(Part::kAttention, wide * value);
+      for (const double width : {static_cast<double>(latent.head_dim) + value, key, key, value})
+        add(Part::kAttention, wide * width, MovedPart::kAttentionCore);
     }
     output(wide / element_ * value);
   }
 
   // Kept for the projection after it, and in 16 bits for a flash kernel's backward pass.
   void output(double elements) const {
-    add(Part::kAttention, product_input_ * elements);
+    add(Part::kAttention, product_input_ * elements, MovedPart::kAttentionOutput);
     if (training_.fp8.on() && training_.attention == AttentionKernel::kFlash)
-      add(Part::kAttention, element_ * elements);
+      add(Part::kAttention, element_ * elements, MovedPart::kAttentionCore);
   }
 
   void core(const Attention& block) const {
@@ -155,17 +167,19 @@ class Lister {
     if (training_.attention == AttentionKernel::kFlash) {
       add(Part::kAttention, 4 * heads * tokens_);  // one fp32 sum for each row of scores
       if (run_.behaviour.flash_saves_output_twice)
-        add(Part::kAttention, element_ * heads * static_cast<double>(block.head_dim) * tokens_);
+        add(Part::kAttention, element_ * heads * static_cast<double>(block.head_dim) * tokens_,
+            MovedPart::kAttentionCore);
       return;
     }
     if (training_.modules.attention_core) return;
     const double scores = heads * tokens_ * source_sequence_;
-    if (training_.score_copy_bytes > 0) add(Part::kScores, training_.score_copy_bytes * scores);
-    add(Part::kScores, element_ * scores);
+    const auto core_one = [&](double bytes) { add(Part::kScores, bytes, MovedPart::kAttentionCore); };
+    if (training_.score_copy_bytes > 0) core_one(training_.score_copy_bytes * scores);
+    core_one(element_ * scores);
     score_mask(block, scores);
     if (!training_.attention_dropout) return;
-    add(Part::kScores, scores);
-    add(Part::kScores, element_ * scores);
+    core_one(scores);
+    core_one(element_ * scores);
   }
 
   // Transformer Engine, attention.py: padding is filled with zeros once more after softmax, which keeps the
@@ -174,7 +188,7 @@ class Lister {
     if (!run_.behaviour.keeps_score_masks || training_.attention != AttentionKernel::kMaterialised) return;
     if (block.mask == AttentionMask::kPadding) {
       add(Part::kScores, tokens_ * source_sequence_);
-      if (!training_.attention_dropout) add(Part::kScores, element_ * scores);
+      if (!training_.attention_dropout) add(Part::kScores, element_ * scores, MovedPart::kAttentionCore);
     } else if (block.mask == AttentionMask::kCausal && training_.score_copy_bytes > 0) {
       add(Part::kScores, sequence_ * source_sequence_);
     }

@@ -23,6 +23,7 @@ constexpr size_t kParts = 6;
 struct SavedTensor {
   Part part;
   double bytes;
+  bool moves = false;  // to host memory, as soon as it has been used
 };
 
 struct SavedBytes {

@@ -122,6 +122,7 @@ const char* moments_formula(const Training& training) {
 }
 
 const char* weights_formula(const Training& training) {
+  if (training.fp8.primary) return "bytes of the training dtype for each element outside of matrices";
   return training.frozen.on() ? "bytes of the quantised matrices and their scales, 2 for each other element"
                               : "bytes of the training dtype for each element";
 }

@@ -167,8 +167,10 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
   const std::vector<Layer>& layers = decoder.layers;
   for (const Chunk& chunk : stage.chunks) {
     buffer = &chunk - stage.chunks.data();
-    for (int64_t i = 0; i < chunk.layers; ++i)
-      append_layer(run, decoder, layers[static_cast<size_t>(chunk.first_layer + i)], buffer, out);
+    for (int64_t i = 0; i < chunk.layers; ++i) {
+      const auto layer = static_cast<size_t>(chunk.first_layer + i);
+      if (has_own_weights(model, layer)) append_layer(run, decoder, layers[layer], buffer, out);
+    }
   }
   if (!stage.last) return out;
   add(decoder.final_norm_parameters);
@@ -232,7 +234,8 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
   const double trained = dense - static_cast<double>(parameters.frozen);
   const double optimizer = held(DataSharding::kOptimizer, trained);
   const double all = held(DataSharding::kParameters, dense);
-  return {bytes.weight * all -
+  const double in_8_bits = run.training.fp8.primary ? static_cast<double>(parameters.products) : 0;
+  return {bytes.weight * (all - in_8_bits) -
               frozen_saving(run.training.frozen, bytes.weight, parameters) * all / (dense + expert),
           bytes.gradient * held(DataSharding::kGradients, trained),
           bytes.master * optimizer,

@@ -114,11 +114,11 @@ std::string text(const Tower& tower) {
 }
 
 std::string model_text(const Model& model) {
-  std::string out =
-      fmt::format("{} hidden {} vocabulary {} x {}{} positions {} types {} head {} predictions {}{}",
-                  model.type, model.hidden, model.vocabulary, model.vocabulary_multiple,
-                  model.tied ? " tied" : "", model.positions, model.token_types, model.head_parameters,
-                  model.prediction_layers, model.output_bias ? " output bias" : "");
+  std::string out = fmt::format(
+      "{} hidden {} vocabulary {} x {}{} positions {} types {} head {} predictions {}{}{}", model.type,
+      model.hidden, model.vocabulary, model.vocabulary_multiple, model.tied ? " tied" : "", model.positions,
+      model.token_types, model.head_parameters, model.prediction_layers,
+      model.shares_predictions ? " of one layer" : "", model.output_bias ? " output bias" : "");
   for (const Tower& tower : model.towers) out += "; " + text(tower);
   if (model.pipeline) out += fmt::format("; {} parameters", total_parameters(model));
   return out;
@@ -154,6 +154,11 @@ std::string states_text(const TrainingRun& run) {
                        captured.attention ? " attention" : "", captured.mlp ? " mlp" : "",
                        captured.router ? " router" : "", captured.experts ? " experts" : "",
                        captured.mixers ? " mixers" : "", captured.eager_steps);
+  if (training.fp8.primary) out += " 8-bit weights alone";
+  if (const MovedTensors& moved = training.moved; moved.on()) {
+    out += fmt::format(" moved from {}:", moved.least_elements);
+    for (const bool part : moved.of) out += part ? " 1" : " 0";
+  }
   if (const Preference& preference = training.preference; preference.on)
     out += fmt::format(" {} reference {} prompt {} engine {} {}", preference.pairs ? "dpo" : "grpo",
                        static_cast<int>(preference.reference), preference.prompt, preference.engine_bytes,

@@ -54,6 +54,26 @@ void read_recompute(KeyValues& values, Training& training) {
   }
 }
 
+// Megatron-LM, arguments.py: shards of the distributed optimizer are gathered in 8 bits. Those of mxfp8,
+// whose rows and columns are scaled apart, are gathered in the gradients' buffer.
+void read_fp8_weights(KeyValues& values, TrainingRun& run) {
+  Fp8& fp8 = run.training.fp8;
+  fp8.primary = values.flag("fp8-param-gather");
+  if (!fp8.primary) return;
+  if (!fp8.on()) {
+    values.complain("fp8-param-gather: not allowed without fp8-format; allowed: fp8-format hybrid, e4m3");
+    return;
+  }
+  if (run.parallel.sharding != DataSharding::kOptimizer || values.flag("use-megatron-fsdp"))
+    values.complain(
+        "fp8-param-gather: not modelled without use-distributed-optimizer; allowed: beside it, without "
+        "Megatron-FSDP");
+  if (values.peek("fp8-recipe") == "mxfp8" && !values.flag("reuse-grad-buf-for-mxfp8-param-ag"))
+    values.complain(
+        "fp8-param-gather: not allowed beside fp8-recipe 'mxfp8' alone; allowed: with "
+        "reuse-grad-buf-for-mxfp8-param-ag");
+}
+
 void read_fp8(KeyValues& values, Training& training) {
   if (!values.has("fp8-format")) return;
   values.choice("fp8-format", "hybrid", {"e4m3", "hybrid"});
@@ -109,6 +129,7 @@ void read_training(KeyValues& values, TrainingRun& run) {
   training.overlaps_expert_communication = values.flag("overlap-moe-expert-parallel-comm");
   read_precision(values, training);
   read_fp8(values, training);
+  read_fp8_weights(values, run);
   read_recompute(values, training);
 }
 
@@ -129,6 +150,7 @@ Result<TrainingRun> read_megatron(const MegatronRun& given) {
   if (Status status = read_megatron_parallel(values, given, run); !status.ok()) return status;
   read_training(values, run);
   read_megatron_graphs(values, given, run);
+  read_megatron_offloading(values, run);
   if (Status status = set_versions(values, given, run); !status.ok()) return status;
   if (Status status = values.status(); !status.ok()) return status;
   run.notes.assumptions = values.assumed();

@@ -30,6 +30,7 @@ Status read_megatron_model(KeyValues& values, const MegatronRun& given, const st
                            TrainingRun& run);
 Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, TrainingRun& run);
 void read_megatron_graphs(KeyValues& values, const MegatronRun& given, TrainingRun& run);
+void read_megatron_offloading(KeyValues& values, TrainingRun& run);
 Status refuse_unmodelled(const KeyValues& values);
 // True where an argument is known to say nothing about memory.
 bool known_without_effect(std::string_view key);

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <array>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "estimator/inputs/megatron.h"
+#include "estimator/inputs/patterns.h"
 
 // megatron/core/transformer/transformer_config.py says which parts may be captured, and beside what.
 
@@ -22,17 +22,6 @@ constexpr std::array<Module, 6> kModules = {{{"attn", &CapturedParts::attention}
                                              {"moe_router", &CapturedParts::router},
                                              {"moe_preprocess", nullptr},
                                              {"mamba", &CapturedParts::mixers}}};
-
-// "[attn mlp]", "attn,mlp" and "attn mlp" name the same.
-std::vector<std::string> words(std::string text) {
-  for (char& c : text) {
-    if (c == '[' || c == ']' || c == ',' || c == '\'' || c == '"') c = ' ';
-  }
-  std::istringstream stream(text);
-  std::vector<std::string> out;
-  for (std::string word; stream >> word;) out.push_back(word);
-  return out;
-}
 
 std::string implementation(KeyValues& values) {
   const bool engine = values.flag("external-cuda-graph");
@@ -90,7 +79,7 @@ void check_modules(KeyValues& values, const char* key, const std::vector<std::st
 
 void read_modules(KeyValues& values, const char* key, TrainingRun& run) {
   CapturedParts& captured = run.training.captured;
-  const std::vector<std::string> names = words(values.text(key, "full"));
+  const std::vector<std::string> names = listed_words(values.text(key, "full"));
   if (names.empty() || has(names, "full")) capture_whole_layers(captured);
   captured.iteration = has(names, "full_iteration");
   check_modules(values, key, names, run);

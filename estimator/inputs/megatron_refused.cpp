@@ -12,17 +12,14 @@ struct Refusal {
 
 // Arguments that change what is held in a way that is not modelled.
 constexpr Refusal kRefusals[] = {
-    {"fp8-param-gather", "weights are stored in fp8"},
     {"fp8-dot-product-attention", "attention keeps its tensors in fp8"},
     {"fp4-format", "fp4 keeps packed copies and scales of weights and activations"},
-    {"mtp-use-repeated-layer", "prediction layers share their weights"},
     {"perform-rl-step", "reinforcement learning holds inference engines and rollouts"},
     {"flextron", "elastic networks hold masks and routers"},
     {"export-te-mcore-model", "ModelOpt training may hold a teacher"},
     {"dataset-provider", "the provider defines the model"},
     {"model-provider", "the provider defines the model"},
     {"optimizer-cpu-offload", "a share of the optimizer lives in host memory"},
-    {"fine-grained-activation-offloading", "activations are moved to host memory"},
     {"cpu-offloading-num-layers", "activations are moved to host memory"},
     {"use-torch-fsdp2", "PyTorch's FSDP units are not read from Megatron arguments"},
     {"use-precision-aware-optimizer", "states are kept in several precisions"},

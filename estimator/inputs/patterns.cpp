@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -101,6 +102,16 @@ Result<std::string> expand_layout(std::string_view text) {
   if (!rest.empty() || !ok) {
     return bad("pipeline-model-parallel-layout", text, "E, t, m, L, | with (...)*n, such as Et*3|(tt|)*6tL");
   }
+  return out;
+}
+
+std::vector<std::string> listed_words(std::string text) {
+  for (char& c : text) {
+    if (std::string_view("[](),'\"").find(c) != std::string_view::npos) c = ' ';
+  }
+  std::istringstream stream(text);
+  std::vector<std::string> out;
+  for (std::string word; stream >> word;) out.push_back(word);
   return out;
 }
 

@@ -18,6 +18,10 @@ Result<std::vector<bool>> parse_layer_frequency(std::string_view text, int64_t l
 // "Et*3|(tt|)*6tL" with every repetition written out: "Ettt|tt|tt|...|tL". Backslashes are dropped.
 Result<std::string> expand_layout(std::string_view text);
 
+// The words of a list as shells, YAML and Python write it: "[attn mlp]", "attn,mlp" and "'attn' 'mlp'" are
+// the same.
+std::vector<std::string> listed_words(std::string text);
+
 // The parts between bars.
 std::vector<std::string> split_stages(std::string_view text);
 

@@ -131,6 +131,61 @@ TEST(Megatron, Fp8KeepsCopiesOfMatricesAndSmallerInputs) {
   EXPECT_NEAR(plain.peak_bytes + copies - fp8.peak_bytes, 12 * 7.0 * 512 * 1024 * 4, 1);
 }
 
+// Shards of the optimizer update copies in 8 bits: the 16-bit matrices, 12 h^2 elements of each layer, are
+// not there.
+TEST(Megatron, WeightsInEightBitsHaveNoOthersBesideThem) {
+  MegatronRun given = small_gpt();
+  given.environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True";
+  given.arguments["use-distributed-optimizer"] = "true";
+  given.arguments["fp8-format"] = "hybrid";
+  given.arguments["fp8-recipe"] = "tensorwise";
+  const auto steady = [&] {
+    Result<TrainingRun> run = read_megatron(given);
+    EXPECT_TRUE(run.ok()) << run.status().text();
+    return run.ok() ? must_estimate(run.value()).peak().steady_bytes : 0;
+  };
+  const double copied = steady();
+  given.arguments["fp8-param-gather"] = "true";
+  EXPECT_NEAR(copied - steady(), 2 * 12 * 12.0 * 512 * 512, 1);
+}
+
+TEST(Megatron, WeightsInEightBitsNeedTheirOptimizerAndBuffer) {
+  EXPECT_EQ(complaint({{"fp8-param-gather", "true"}}),
+            "fp8-param-gather: not allowed without fp8-format; allowed: fp8-format hybrid, e4m3");
+  EXPECT_EQ(complaint({{"fp8-param-gather", "true"}, {"fp8-format", "hybrid"}}),
+            "fp8-param-gather: not modelled without use-distributed-optimizer; allowed: beside it, without "
+            "Megatron-FSDP");
+  std::map<std::string, std::string> scaled = {{"fp8-param-gather", "true"},
+                                               {"fp8-format", "e4m3"},
+                                               {"fp8-recipe", "mxfp8"},
+                                               {"use-distributed-optimizer", "true"}};
+  EXPECT_EQ(complaint(scaled),
+            "fp8-param-gather: not allowed beside fp8-recipe 'mxfp8' alone; allowed: with "
+            "reuse-grad-buf-for-mxfp8-param-ag");
+  scaled["reuse-grad-buf-for-mxfp8-param-ag"] = "true";
+  EXPECT_EQ(complaint(scaled), "");
+}
+
+// Prediction layers of h by 2 h and three norms before a layer each: one of them, run twice, has half of the
+// weights and all of the activations.
+TEST(Megatron, OnePredictionLayerMayRunSeveralTimes) {
+  MegatronRun given = small_gpt();
+  given.environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True";
+  given.arguments["mtp-num-layers"] = "2";
+  const auto answer = [&] {
+    Result<TrainingRun> run = read_megatron(given);
+    EXPECT_TRUE(run.ok()) << run.status().text();
+    return must_estimate(run.value());
+  };
+  const Estimate each = answer();
+  given.arguments["mtp-use-repeated-layer"] = "true";
+  const Estimate repeated = answer();
+  const int64_t layer = 12 * 512 * 512 + 13 * 512 + 2 * 512 * 512 + 6 * 512;
+  EXPECT_EQ(each.parameters - repeated.parameters, layer);
+  EXPECT_EQ(each.peak().parameters - repeated.peak().parameters, layer);
+  EXPECT_NEAR(each.peak().peak_bytes - repeated.peak().peak_bytes, 18.0 * static_cast<double>(layer), 1);
+}
+
 // A vision tower is whole on every context- and sequence-parallel rank; the decoder's tokens are padded.
 TEST(Megatron, DividesTheDecoderOfAVisionModelOnly) {
   MegatronRun given = small_gpt();

@@ -28,6 +28,13 @@ INSTANTIATE_TEST_SUITE_P(Texts, BadFrequency,
                          testing::Values("", "0", "-1", "[2]*4", "[1]*3", "[1]*99999999999", "[1", "[]",
                                          "[1]*", "x", "__import__('os')"));
 
+TEST(ListedWords, AreTheSameHoweverTheyAreWritten) {
+  const std::vector<std::string> both = {"attn", "moe_act"};
+  for (const char* text : {"attn moe_act", "[attn moe_act]", "attn,moe_act", "['attn', \"moe_act\"]"})
+    EXPECT_EQ(listed_words(text), both) << text;
+  EXPECT_TRUE(listed_words(" [] ").empty());
+}
+
 TEST(Layout, IsWrittenOut) {
   Result<std::string> layout = expand_layout("Et*3\\|\\(tt\\|\\)*6tL");
   ASSERT_TRUE(layout.ok()) << layout.status().text();
