@@ -199,10 +199,15 @@ enum class Reference {
   kNone,  // nothing, or what was computed before
 };
 
-// Training on scores of whole samples (TRL's DPOTrainer and GRPOTrainer).
+// Training on scores of whole samples (TRL's DPOTrainer, GRPOTrainer and PPOTrainer).
 struct Preference {
   bool on = false;
   bool pairs = false;  // a sample of micro_batch is two sequences, which the reference scores within the step
+  // PPO: a model of the same widths predicts each token's value and is trained too; a step begins with
+  // answers to prompts, which the model writes and the reference, the value model and a reward model score.
+  bool learns_values = false;
+  int64_t rollout_batch = 0;  // answers that are written, or scored, at a time; only where values are learned
+  double reward_bytes = 0;    // of reward models on the same GPU
   Reference reference = Reference::kNone;
   int64_t prompt = 0;       // tokens at the start of a sequence that are not scored
   double engine_bytes = 0;  // of an inference engine on the same GPU, while it generates

@@ -6,6 +6,7 @@
 #include "estimator/buckets/formulas.h"
 #include "estimator/buckets/offload.h"
 #include "estimator/buckets/overhead.h"
+#include "estimator/buckets/rollouts.h"
 #include "estimator/buckets/states.h"
 #include "estimator/diffusion/pipeline.h"
 #include "estimator/diffusion/step.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr const char* kCount = "counted from the model's widths";
 constexpr const char* kTransformers = "transformers, modeling_<type>.py; PyTorch, derivatives.yaml";
+constexpr const char* kTrl = "TRL 1.12, ppo_trainer.py";
 constexpr const char* kDiffusers = "diffusers, models; PyTorch, derivatives.yaml";
 
 void add_nonzero(Buckets& buckets, Bucket bucket) {
@@ -97,12 +99,15 @@ void keep_graph_pool(RankClass& out) {
 }
 
 // The largest phase and, where it is not the end of the forward pass, what it holds instead.
-void set_peak(double forward, double gradients, double segment, double temporaries, RankClass& out) {
+// `kept`: what the program holds on after the backward pass.
+void set_peak(double forward, double gradients, double segment, double temporaries, double kept,
+              RankClass& out) {
   out.peak_bytes = 0;
   for (const Phase& phase : out.phases) out.peak_bytes = std::max(out.peak_bytes, phase.bytes);
   if (out.peak_bytes <= forward) return;
   out.peak.clear();
   add_nonzero(out.peak, {"gradients", gradients, "at the end of the backward pass", kCount});
+  add_nonzero(out.peak, {"what the pass returned", kept, "logits, hidden states, cache", kTrl});
   if (segment > temporaries) {
     out.peak.push_back({"recomputed segment", segment, "the first layers', at the end of the backward pass",
                         "Korthikanti et al., section 5"});
@@ -189,6 +194,35 @@ void add_generation(const Preference& preference, double moments, RankClass& out
   out.peak = {{"inference engine", more, "awake", "the run's description"}};
 }
 
+// PPO's value model has states as the model has them; returns its weights' bytes.
+double add_value_states(const TrainingRun& run, StateBytes& states) {
+  if (!run.training.preference.learns_values) return 0;
+  const ElementBytes bytes = element_bytes(run.training, run.framework);
+  const double elements = scorer_parameters(run);
+  states.gradients += bytes.gradient * elements;
+  states.master += bytes.master * elements;
+  states.moments += bytes.moments * elements;
+  return bytes.weight * elements;
+}
+
+// PPO writes and scores its answers before it learns from them, when there are no gradients.
+void add_rollouts(const TrainingRun& run, double moments, RankClass& out) {
+  if (!run.training.preference.learns_values) return;
+  const double writing = rollout_bytes(run).writing;
+  const int64_t answers = run.training.micro_batch * run.training.microbatches;
+  const double scoring = played_scoring_bytes(run, std::min(answers, run.training.preference.rollout_batch));
+  out.phases.push_back({"answers written", out.steady_bytes + writing});
+  out.phases.push_back({"answers scored", out.steady_bytes + scoring});
+  const double most = std::max(writing, scoring);
+  out.peak_step1_bytes = std::max(out.peak_step1_bytes, out.steady_bytes + most - moments);
+  if (out.steady_bytes + most <= out.peak_bytes) return;
+  out.peak_bytes = out.steady_bytes + most;
+  out.peak = {writing > scoring
+                  ? Bucket{"answers while they are written", writing,
+                           "logits of each token, stacked and padded, and the cache", kTrl}
+                  : Bucket{"answers while they are scored", scoring, "a pass without gradients", kTrl}};
+}
+
 // A model whose code is known, whose step is played operator by operator: the peak is that of the pass
 // through it, or the optimizer's step.
 RankClass played_class(const TrainingRun& run, const Stage& stage) {
@@ -202,6 +236,7 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
       run.model.pipeline ? play_denoising_step(run, keeps_gradients) : play_step(run, keeps_gradients);
   if (run.training.adapter.on()) only_adapters(run, played, states);
   if (run.training.turns.on()) only_those_in_turn(run, played, states);
+  const double value = add_value_states(run, states);
   RankClass out;
   out.stage = stage.rank;
   out.parameters = parameters.dense + parameters.expert;
@@ -218,6 +253,12 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   const Preference& preference = run.training.preference;
   const double reference = preference.on && preference.reference == Reference::kCopy ? states.weights : 0;
   add_nonzero(out.steady, {"reference model", reference, weights_formula(run.training), "TRL"});
+  add_nonzero(out.steady, {"value model", value, weights_formula(run.training), kTrl});
+  add_nonzero(out.steady, {"reward models", preference.reward_bytes,
+                           "as the value model, or rollout.reward_memory", kTrl});
+  if (preference.learns_values)
+    add_nonzero(out.steady, {"logits of answers", rollout_bytes(run).scores,
+                             "4 V for each token of an answer of the step", kTrl});
   add_nonzero(out.steady, {"inference engine", preference.asleep_bytes,
                            "rollout.memory, or what stays asleep", "the run's description"});
   out.steady_bytes = total_bytes(out.steady);
@@ -228,15 +269,17 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
     add_nonzero(out.peak, {"gradients", gradients, "accumulated over microbatches", kCount});
   const double peak = out.steady_bytes + total_bytes(out.peak);
   const double temporaries = step_temporary_bytes(run, states);
-  const double step = out.steady_bytes + gradients + temporaries;
-  out.phases = {{"after load", states.weights + reference + states.master + (stay ? states.gradients : 0)},
+  const double step = out.steady_bytes + gradients + temporaries + played.kept_bytes;
+  const double beside = reference + value + preference.reward_bytes;
+  out.phases = {{"after load", states.weights + beside + states.master + (stay ? states.gradients : 0)},
                 {"end of forward", out.steady_bytes + played.forward_bytes},
                 {"largest of forward and backward", peak},
                 {"optimizer step", step},
                 {"between steps", out.steady_bytes}};
-  set_peak(peak, gradients, 0, temporaries, out);
+  set_peak(peak, gradients, 0, temporaries, played.kept_bytes, out);
   out.peak_step1_bytes = std::max(peak - states.moments, step);
   add_generation(preference, states.moments, out);
+  add_rollouts(run, states.moments, out);
   set_interval(run, 0, out);
   return out;
 }
@@ -317,7 +360,7 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
                 {"end of backward", out.steady_bytes + gradients + segment},
                 {"optimizer step", step},
                 {"between steps", out.steady_bytes}};
-  set_peak(forward, gradients, segment, temporaries, out);
+  set_peak(forward, gradients, segment, temporaries, 0, out);
   // Before the first optimizer step there are no moments.
   out.peak_step1_bytes = std::max(forward - states.moments, step);
   if (run.training.captured.on()) add_graphs(run, stage, states.moments, out);

@@ -43,6 +43,8 @@ def settings(row: Row) -> list[str]:
             keys[f"train.{key}"] = row[key]
     if "method" in row:
         keys |= {"train.method": row["method"], "train.prompt": row["sequence"] // 4}
+    if "rollout_batch" in row:
+        keys["rollout.batch"] = row["rollout_batch"]
     if "images" in row:
         keys |= {"train.images": row["images"], "train.freeze_vision": str(row["freeze_vision"]).lower()}
     if "grid" in row:

@@ -160,9 +160,12 @@ std::string states_text(const TrainingRun& run) {
     for (const bool part : moved.of) out += part ? " 1" : " 0";
   }
   if (const Preference& preference = training.preference; preference.on)
-    out += fmt::format(" {} reference {} prompt {} engine {} {}", preference.pairs ? "dpo" : "grpo",
+    out += fmt::format(" {} reference {} prompt {} engine {} {} reward {} at a time {}",
+                       preference.pairs           ? "dpo"
+                       : preference.learns_values ? "ppo"
+                                                  : "grpo",
                        static_cast<int>(preference.reference), preference.prompt, preference.engine_bytes,
-                       preference.asleep_bytes);
+                       preference.asleep_bytes, preference.reward_bytes, preference.rollout_batch);
   if (adapter.on())
     out += fmt::format(" adapter {}{}{}{} bytes {} of {}{} [{}] and [{}]", adapter.rank,
                        adapter.kind == AdapterKind::kLowRank ? ""

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "estimator/buckets/rollouts.h"
 #include "estimator/inputs/run_sections.h"
 #include "estimator/measured.h"
 
@@ -14,6 +15,11 @@ namespace {
 // Without adapters a reference is a model of its own. GRPO has one where its loss asks for a divergence.
 void read_reference(KeyValues& values, TrainingRun& run) {
   Preference& preference = run.training.preference;
+  if (preference.learns_values) {
+    values.choice("train.reference", "copy", {"copy"});
+    preference.reference = Reference::kCopy;
+    return;
+  }
   const bool adapts = run.training.adapter.on();
   const char* const none = preference.pairs ? "precomputed" : "none";
   const char* const usual = !preference.pairs ? "none" : adapts ? "base" : "copy";
@@ -31,6 +37,14 @@ void read_reference(KeyValues& values, TrainingRun& run) {
                                           : Reference::kNone;
 }
 
+// PPO's own is taken to be as large as the value model.
+void read_reward(KeyValues& values, TrainingRun& run) {
+  Preference& preference = run.training.preference;
+  const bool half = run.training.precision != Precision::kFp32 && !run.training.autocast;
+  const double usual = preference.learns_values ? (half ? 2 : 4) * scorer_parameters(run) : 0;
+  preference.reward_bytes = read_size(values, "rollout.reward_memory", usual);
+}
+
 // An engine in the same process, or in another one of the same GPU.
 void read_rollouts(KeyValues& values, TrainingRun& run) {
   Preference& preference = run.training.preference;
@@ -46,30 +60,52 @@ void read_rollouts(KeyValues& values, TrainingRun& run) {
 void refuse_beside(KeyValues& values, std::string_view method) {
   struct Key {
     const char* key;
-    bool pairs;  // for DPO too
+    std::string_view methods;
   };
-  constexpr Key kKeys[] = {{"train.reference", true},
-                           {"train.prompt", true},
-                           {"rollout.memory", false},
-                           {"rollout.sleeps", false}};
+  constexpr Key kKeys[] = {{"train.reference", "dpo, grpo, ppo"},
+                           {"train.prompt", "dpo, grpo, ppo"},
+                           {"rollout.memory", "grpo"},
+                           {"rollout.sleeps", "grpo"},
+                           {"rollout.batch", "ppo"},
+                           {"rollout.reward_memory", "grpo, ppo"}};
   for (const Key& key : kKeys) {
-    if (!values.has(key.key) || method == "grpo" || (key.pairs && method == "dpo")) continue;
-    values.complain(fmt::format("{}: not allowed beside train.method '{}'; allowed: {}", key.key, method,
-                                key.pairs ? "dpo, grpo" : "grpo"));
+    if (!values.has(key.key) || key.methods.find(method) != std::string_view::npos) continue;
+    values.complain(
+        fmt::format("{}: not allowed beside train.method '{}'; allowed: {}", key.key, method, key.methods));
   }
+}
+
+// TRL 1.12, ppo_trainer.py and ppo_config.py.
+void read_values(KeyValues& values, TrainingRun& run) {
+  Preference& preference = run.training.preference;
+  preference.rollout_batch = values.whole("rollout.batch", 64, 1, 1 << 20);
+  const auto refuse = [&](bool found, const char* key, const char* why, const char* allowed) {
+    if (found)
+      values.complain(
+          fmt::format("{}: not modelled beside train.method 'ppo'{}; allowed: {}", key, why, allowed));
+  };
+  refuse(run.training.adapter.on(), "adapter.kind", "", "none");
+  refuse(run.training.turns.on() || run.training.projection_rank > 0, "train.optimizer",
+         ", whose two models it trains", "optimizers of whole weights");
+  refuse(run.training.recompute != Recompute::kNone, "train.recompute", ", which does not turn it on",
+         "none");
+  refuse(run.parallel.sharding != DataSharding::kNone, "parallel.zero", "", "0");
 }
 
 }  // namespace
 
 void read_preference(KeyValues& values, TrainingRun& run) {
-  const std::string method = values.choice("train.method", "sft", {"sft", "dpo", "grpo"});
+  const std::string method = values.choice("train.method", "sft", {"sft", "dpo", "grpo", "ppo"});
   refuse_beside(values, method);
   if (method == "sft") return;
   Preference& preference = run.training.preference;
   preference.on = true;
   preference.pairs = method == "dpo";
+  preference.learns_values = method == "ppo";
   read_reference(values, run);
   if (method == "grpo") read_rollouts(values, run);
+  if (method == "ppo") read_values(values, run);
+  if (method != "dpo") read_reward(values, run);
   const int64_t sequence = run.model.towers.back().sequence;
   preference.prompt = values.whole("train.prompt", 0, 0, sequence - 1);
   if (run.framework != Framework::kTransformers)
@@ -96,10 +132,17 @@ void read_preference(KeyValues& values, TrainingRun& run) {
   if (run.parallel.sharding == DataSharding::kParameters)
     values.complain(fmt::format(
         "train.method: '{}' is not modelled beside sharded weights; allowed: parallel.zero 0 to 2", method));
-  // TRL asks for no cache, gives each sample a mask of its own, and DPO's dropout is turned off.
-  run.code.uses_cache = run.code.expands_masks = false;
-  run.notes.assumptions.emplace_back("train.method: TRL 1.16, which keeps no logits");
-  if (!preference.pairs) return;
+  // TRL asks for no cache but in PPO, gives each sample a mask of its own, and drops nothing out in DPO and
+  // PPO.
+  run.code.expands_masks = false;
+  if (preference.learns_values) {
+    run.notes.assumptions.emplace_back(
+        "train.method: TRL 1.12, the last release with PPO; a value model of the same widths");
+  } else {
+    run.code.uses_cache = false;
+    run.notes.assumptions.emplace_back("train.method: TRL 1.16, which keeps no logits");
+  }
+  if (!preference.pairs && !preference.learns_values) return;
   run.training.adapter.dropout = false;
   run.code.hidden_dropout = run.code.inner_dropout = 0;
   run.code.attention_dropout = run.code.embedding_dropout = 0;

@@ -243,6 +243,8 @@ const std::vector<std::string_view>& run_key_names() {
                                                        "train.prompt",
                                                        "rollout.memory",
                                                        "rollout.sleeps",
+                                                       "rollout.batch",
+                                                       "rollout.reward_memory",
                                                        "train.resolution",
                                                        "train.encodes",
                                                        "adapter.kind",

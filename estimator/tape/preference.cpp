@@ -63,4 +63,36 @@ Tensor log_probabilities(const Operators& op, const Tensor& rows, const Tensor& 
   return out;
 }
 
+Tensor answer_probabilities(const Operators& op, const Tensor& logits, double samples, double of_sample) {
+  Tape& tape = op.tape();
+  const double whole = logits.bytes(), row = of_sample * logits.element, rows = samples * row;
+  const auto node = [&](const Edge& input, Formula formula) {
+    return Tape::Recorder(tape, {input}).finish(std::move(formula));
+  };
+  // CopySlices, and the view's own: zeros of all logits around the answers'.
+  const Edge divided = node(logits.edge, [=](Backward& run) {
+    Share result = run.make(whole);
+    const Share part = run.make(rows), quotient = run.make(rows);
+    run.give(0, std::move(result));
+  });
+  const Edge answers = node(divided, [=](Backward& run) { run.give(0, run.make(whole)); });
+  const bool half = logits.element < 4;
+  Edge gathered;
+  if (!half) gathered = node(answers, [=](Backward& run) { run.give(0, run.make(rows)); });
+  // Gradients of samples become one tensor.
+  const Edge unbound = node(answers, [=](Backward& run) { run.give(0, run.make(rows)); });
+  Tape::Recorder recorder(tape, {unbound, gathered});
+  const Share softmax = half ? tape.make_share(rows) : logits.data;
+  recorder.save(softmax);
+  Tensor out = tape.make(1, 4);
+  if (!half) const Share exponentials = tape.make_share(row);
+  // A sample's log-softmax goes as its gradient comes.
+  out.edge = recorder.finish([=](Backward& run) {
+    const Share temporaries = run.make(2 * row);
+    run.give(0, half ? softmax : run.make(rows));
+    if (!half) run.give(1, run.make(row));
+  });
+  return out;
+}
+
 }  // namespace spillway::estimator

@@ -13,4 +13,9 @@ Tensor scored_rows(const Operators& op, const Tensor& x, double rows, double wid
 Tensor log_probabilities(const Operators& op, const Tensor& rows, const Tensor& table, double entries,
                          double compute);
 
+// The log-probability of each token of an answer, of whole logits: those behind the prompt are a view of
+// `of_sample` elements for each sample, which a temperature divides in place (selective_log_softmax of TRL
+// 1.12). Sample by sample, a log-softmax in 16 bits is kept; in fp32 a sum of exponentials is enough.
+Tensor answer_probabilities(const Operators& op, const Tensor& logits, double samples, double of_sample);
+
 }  // namespace spillway::estimator

@@ -1,7 +1,9 @@
 #include "estimator/tape/step.h"
 
 #include <algorithm>
+#include <memory>
 
+#include "estimator/buckets/rollouts.h"
 #include "estimator/tape/layers.h"
 #include "estimator/tape/preference.h"
 
@@ -35,13 +37,67 @@ class StepPlayer {
   }
 
   Tensor forward() {
+    if (run_.training.preference.learns_values) return with_values();
     const Tensor out = all_towers();
     Tensor found = run_.training.preference.on ? preferred(out) : loss(out);
-    for (Layers& layers : layers_) layers.forget_cache();
+    forget_caches();
     return found;
   }
 
+  // All that a pass of PPO returns, and one sample's row of log-probabilities.
+  void score() {
+    keeps_states_ = true;
+    const Tensor all = logits(all_towers());
+    tape_.make_share(answer_elements() * all.element);
+  }
+
  private:
+  void forget_caches() {
+    for (Layers& layers : layers_) layers.forget_cache();
+  }
+
+  double answer_elements() const {
+    const Preference& preference = run_.training.preference;
+    return static_cast<double>(run_.model.towers.back().sequence - preference.prompt) * vocabulary_;
+  }
+
+  // trl/experimental/ppo/ppo_trainer.py of TRL 1.12, PolicyAndValueWrapper and train(): the value model's
+  // pass, then the model's. Logits, all hidden states and the cache are variables that stay until the step is
+  // over; of one microbatch the next finds them until its own pass is through, and a softmax for good.
+  Tensor with_values() {
+    const auto samples = static_cast<double>(run_.training.micro_batch);
+    const bool accumulates = run_.training.microbatches > 1;
+    if (accumulates) {
+      inputs_.push_back(tape_.make(samples * answer_elements(), logit_element()));
+      last_returned_ = tape_.make_share(returned_bytes());
+    }
+    value_ = std::make_unique<StepPlayer>(run_, tape_);
+    value_->keeps_states_ = true;
+    const Tensor last = value_->all_towers();
+    const Tensor values = op_.linear(last, value_->layers_.back().matrix(hidden_, 1, false));
+    value_->forget_caches();
+    value_->states_.clear();
+    tape_.end_forward(true);
+    keeps_states_ = true;
+    logits_ = logits(all_towers());
+    // Accelerate casts what autocast has made (convert_outputs_to_fp32).
+    if (op_.autocast()) logits_ = op_.cast(logits_, 4);
+    last_returned_.reset();
+    return op_.add(answer_probabilities(op_, logits_, samples, answer_elements()), values.view(1));
+  }
+
+  double logit_element() const { return op_.autocast() ? 4 : weight_element_; }
+
+  // Of one microbatch.
+  double returned_bytes() const {
+    const Tower& tower = run_.model.towers.back();
+    const auto tokens = static_cast<double>(run_.training.micro_batch * tower.sequence);
+    const auto layers = static_cast<double>(tower.layers.size());
+    const double cached =
+        run_.code.uses_cache ? cached_elements(run_.model) * (op_.autocast() ? 2 : weight_element_) : 0;
+    return tokens * (logit_element() * vocabulary_ + (layers + 1) * hidden_ * weight_element_ + cached);
+  }
+
   Tensor all_towers() {
     Tensor out;
     for (const Tower& tower : run_.model.towers) {
@@ -124,6 +180,7 @@ class StepPlayer {
     if (source.data) x = op_.beside(x, source);
     // It is there until the last layer has read it.
     const Tensor embedded_copy = beside_embedded(layers, tower, x);
+    if (keeps_states_) states_.push_back(x.data);
     x = all_layers(layers, tower, x);
     if (altup != nullptr) x = layers.altup_output(*altup, x);
     // Recomputed layers save what is made of them once more.
@@ -131,6 +188,7 @@ class StepPlayer {
       layers.set_biases({}, {});
     tape_.set_purpose(Purpose::kNorms);
     if (tower.final_norm_parameters > 0) x = layers.norm(x, width(tower));
+    if (keeps_states_) states_.back() = x.data;
     if (code_->eager_attention) x = layers.dropped(x, code_->hidden_dropout);
     return x;
   }
@@ -340,9 +398,11 @@ class StepPlayer {
     while (next < tower.layers.size()) {
       const size_t first = next, end = run_of(first);
       const Layer& layer = tower.layers[first];
-      const Body body = [&layers, &layer, first, is_in_turn = in_turn(first)](const Tensor& in) {
+      const Body body = [this, &layers, &layer, first, is_in_turn = in_turn(first)](const Tensor& in) {
         layers.train(is_in_turn);
-        return layers.layer(layer, first, in);
+        Tensor made = layers.layer(layer, first, in);
+        if (keeps_states_) states_.push_back(made.data);
+        return made;
       };
       out = tape_.repeat(static_cast<int64_t>(end - first), out, [&](const Tensor& in) {
         if (!recomputes) return body(in);
@@ -366,7 +426,14 @@ class StepPlayer {
     return out;
   }
 
-  Tensor loss(const Tensor& given) {
+  Tensor loss(const Tensor& x) {
+    const Tensor made = logits(x);
+    if (!run_.model.vocabulary_head) return made;
+    return op_.cross_entropy(code_->loss_in_fp32 ? op_.cast(made, 4) : made);
+  }
+
+  // x itself where the class has none.
+  Tensor logits(const Tensor& given) {
     Tensor x = given;
     Layers& layers = layers_.back();
     tape_.set_purpose(Purpose::kLoss);
@@ -382,16 +449,15 @@ class StepPlayer {
     Matrix head{run_.model.tied ? table_ : head_table(),
                 run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(),
                 narrow, vocabulary_};
-    Tensor logits = op_.linear(x, head);
-    if (code_->scales_logits) logits = op_.scale(logits);
-    if (code_->adds_to_logits) logits = op_.scale(logits, std::max(logits.element, weight_element_));
+    Tensor out = op_.linear(x, head);
+    if (code_->scales_logits) out = op_.scale(out);
+    if (code_->adds_to_logits) out = op_.scale(out, std::max(out.element, weight_element_));
     if (code_->caps_logits) {
-      logits = op_.scale(logits);
-      logits = op_.activation_of_result(logits);
-      logits = op_.scale(logits);
+      out = op_.scale(out);
+      out = op_.activation_of_result(out);
+      out = op_.scale(out);
     }
-    const Tensor whole = code_->loss_in_fp32 ? op_.cast(logits, 4) : logits;
-    return op_.cross_entropy(whole);
+    return out;
   }
 
   const TrainingRun& run_;
@@ -402,6 +468,12 @@ class StepPlayer {
   Tensor table_ = {};
   std::deque<Layers> layers_ = {};
   std::vector<Tensor> inputs_ = {};
+  // Of PPO.
+  std::unique_ptr<StepPlayer> value_ = {};
+  bool keeps_states_ = false;
+  std::vector<Share> states_ = {};
+  Tensor logits_ = {};
+  Share last_returned_ = {};
 };
 
 }  // namespace
@@ -410,7 +482,6 @@ PlayedStep played_of(const Tape& tape) {
   PlayedStep out;
   out.peak_bytes = tape.peak_bytes();
   out.at_peak = tape.at_peak();
-  out.backward_bytes = tape.live_bytes();
   out.trained_elements = tape.trained_elements();
   out.trained_bytes = tape.trained_bytes();
   return out;
@@ -436,17 +507,37 @@ PlayedStep play_step(const TrainingRun& given, bool keeps_gradients) {
   run.model.towers.back().sequence += run.training.adapter.virtual_tokens;
   Tape tape;
   tape.keeps_gradients = keeps_gradients;
-  double forward = 0;
+  const bool learns_values = run.training.preference.learns_values;
+  double forward = 0, kept = 0;
   {
     StepPlayer player(run, tape);
     const Tensor loss = player.forward();
-    tape.end_forward(run.training.recompute != Recompute::kFull);
+    if (learns_values) {
+      tape.end_autocast();
+    } else {
+      tape.end_forward(run.training.recompute != Recompute::kFull);
+    }
     forward = tape.live_bytes();
     tape.backward(loss);
+    if (learns_values) kept = tape.live_bytes() - tape.live_bytes(Purpose::kGradients);
   }
   PlayedStep out = played_of(tape);
   out.forward_bytes = forward;
+  out.kept_bytes = kept;
   return out;
+}
+
+double played_scoring_bytes(const TrainingRun& given, int64_t samples) {
+  TrainingRun run = given;
+  run.training.micro_batch = samples;
+  // No trainer's autocast is around these passes.
+  if (run.training.autocast) run.training.precision = Precision::kFp32;
+  run.training.autocast = false;
+  Tape tape;
+  const Tape::WithoutGradients without(tape);
+  StepPlayer player(run, tape);
+  player.score();
+  return tape.peak_bytes();
 }
 
 }  // namespace spillway::estimator

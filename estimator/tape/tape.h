@@ -233,6 +233,7 @@ class Tape {
 
   // Copies of weights that autocast keeps until it ends.
   std::vector<std::pair<Edge, Tensor>>& casts() { return casts_; }
+  void end_autocast() { casts_.clear(); }
   // Ends a model's forward pass: autocast and caches are gone. `copies_are_saved`: nodes hold weights' copies
   // on.
   void end_forward(bool copies_are_saved);
@@ -240,6 +241,7 @@ class Tape {
   double peak_bytes() const { return peak_; }
   const PurposeBytes& at_peak() const { return at_peak_; }
   double live_bytes() const { return live_; }
+  double live_bytes(Purpose purpose) const { return of_[static_cast<size_t>(purpose)]; }
   // The peak from here on.
   void restart_peak();
 

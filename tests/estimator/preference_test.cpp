@@ -104,6 +104,40 @@ TEST(Preference, AnEngineIsThereWhileItSleeps) {
   EXPECT_LT(sleeping.peak_step1_bytes, sleeping.peak_bytes);
 }
 
+RankClass ppo_rank(const RunKeys& keys) {
+  return rank_of(with({{"train.method", "ppo"}, {"train.precision", "bf16"}, {"train.prompt", "128"}}, keys));
+}
+
+// The value model has a row of the width in the place of a table of logits, and states as the model has.
+TEST(Preference, AValueModelIsTrainedBesideTheModel) {
+  const RankClass alone =
+      rank_of({{"train.method", "grpo"}, {"train.precision", "bf16"}, {"train.reference", "copy"}});
+  const RankClass rank = ppo_rank({});
+  const double table = 2 * 1024 * 32000.0;
+  EXPECT_NEAR(bucket(rank, "value model"), bucket(rank, "weights") - table + 2 * 1024, 1);
+  EXPECT_NEAR(bucket(rank, "reward models"), bucket(rank, "value model"), 1);
+  EXPECT_NEAR(bucket(rank, "optimizer states") - bucket(alone, "optimizer states"),
+              2 * bucket(rank, "value model"), 1);
+  EXPECT_EQ(bucket(ppo_rank({{"rollout.reward_memory", "0"}}), "reward models"), 0);
+}
+
+// 384 tokens of each answer of a step, of all its microbatches.
+TEST(Preference, LogitsOfAnswersStay) {
+  EXPECT_NEAR(bucket(ppo_rank({{"train.micro_batch", "4"}, {"train.gradient_accumulation", "2"}}),
+                     "logits of answers"),
+              8 * 384 * 32000.0 * 4, 1);
+}
+
+// Each phase is one of a whole update, and the peak is the largest of them.
+TEST(Preference, WritingManyAnswersIsThePeak) {
+  const RunKeys many = {{"train.micro_batch", "1"}, {"train.gradient_accumulation", "64"}};
+  const RankClass rank = ppo_rank(many);
+  const double logits = bucket(rank, "logits of answers");
+  EXPECT_GE(rank.peak_bytes, rank.steady_bytes + 2 * logits - 1);
+  EXPECT_NEAR(total_bytes(rank.steady) + total_bytes(rank.peak), rank.peak_bytes, 1);
+  EXPECT_LT(ppo_rank(with(many, {{"rollout.batch", "1"}})).peak_bytes, rank.peak_bytes);
+}
+
 TEST(Preference, ASequenceThatFitsIsLongerThanItsPrompt) {
   const RunKeys keys = {{"train.micro_batch", "4"}, {"train.sequence", "2048"}, {"train.prompt", "1000"}};
   const Result<Solution> found =
@@ -132,11 +166,18 @@ TEST(Preference, WhatFitsIsCountedInPairs) {
 
 TEST(Preference, RefusalsSayWhatIsAllowed) {
   EXPECT_EQ(complaint({{"train.method", "sft"}, {"train.prompt", "8"}}),
-            "train.prompt: not allowed beside train.method 'sft'; allowed: dpo, grpo");
+            "train.prompt: not allowed beside train.method 'sft'; allowed: dpo, grpo, ppo");
   EXPECT_EQ(complaint({{"rollout.memory", "20GiB"}}),
             "rollout.memory: not allowed beside train.method 'dpo'; allowed: grpo");
   EXPECT_EQ(complaint({{"train.method", "grpo"}, {"rollout.sleeps", "true"}}),
             "rollout.sleeps: not allowed without rollout.memory; allowed: the size that the engine takes");
+  EXPECT_EQ(complaint({{"rollout.batch", "8"}}),
+            "rollout.batch: not allowed beside train.method 'dpo'; allowed: ppo");
+  EXPECT_EQ(complaint({{"train.method", "ppo"}, {"adapter.kind", "lora"}}),
+            "adapter.kind: not modelled beside train.method 'ppo'; allowed: none");
+  EXPECT_EQ(
+      complaint({{"train.method", "ppo"}, {"train.recompute", "full"}}),
+      "train.recompute: not modelled beside train.method 'ppo', which does not turn it on; allowed: none");
   EXPECT_EQ(complaint({{"train.reference", "base"}}),
             "train.reference: 'base' is not allowed without adapter.kind; allowed: copy, precomputed");
   EXPECT_EQ(complaint({{"train.reference", "copy"}, {"adapter.kind", "lora"}}),
