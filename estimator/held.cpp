@@ -1,6 +1,7 @@
 #include "estimator/held.h"
 
 #include <algorithm>
+#include <array>
 
 #include "estimator/buckets/communication.h"
 #include "estimator/buckets/formulas.h"
@@ -58,13 +59,16 @@ class Collector {
     }
   }
 
-  // The last layer's moved tensors stay, of one microbatch.
+  // The last tensors of each part stay, of one microbatch.
   void keep_last() {
-    for (const SavedTensor& tensor : last_moved_) {
-      saved_.add(tensor);
-      keep(tensor.bytes, 1);
-      moved_bytes_ -= tensor.bytes;
+    for (const std::vector<SavedTensor>& part : last_moved_) {
+      for (const SavedTensor& tensor : part) {
+        saved_.add(tensor);
+        keep(tensor.bytes, 1);
+        moved_bytes_ -= tensor.bytes;
+      }
     }
+    moved_bytes_ -= last_copied_;
   }
 
   SavedBytes saved_ = {};
@@ -74,7 +78,6 @@ class Collector {
   std::vector<double> segment_ = {};  // what the largest recomputation brings back
   double segment_bytes_ = 0;
   double moved_bytes_ = 0;
-  double returning_bytes_ = 0;  // the most that is on its way back at a time
 
  private:
   // The layer joins the segment that is recomputed together; the input that is kept for it, if any.
@@ -95,22 +98,27 @@ class Collector {
   }
 
   void note_moved(size_t start) {
-    std::vector<SavedTensor> moved;
+    std::array<std::vector<SavedTensor>, kMovedParts> moved;
+    double copied = 0;
     for (size_t i = start; i < kept_.size(); ++i) {
-      if (!kept_[i].moves) continue;
-      moved.push_back(kept_[i]);
-      returning_bytes_ = std::max(returning_bytes_, kept_[i].bytes);
+      copied += kept_[i].copied;
+      if (kept_[i].moved != MovedPart::kNone) moved[static_cast<size_t>(kept_[i].moved)].push_back(kept_[i]);
     }
-    if (!moved.empty()) last_moved_ = std::move(moved);
+    if (copied > 0) last_copied_ = copied;
+    for (size_t part = 0; part < kMovedParts; ++part) {
+      if (!moved[part].empty()) last_moved_[part] = std::move(moved[part]);
+    }
   }
 
   // Takes what is moved out of what the chunk keeps.
   void move(int64_t in_flight) {
-    const auto stays = std::stable_partition(kept_.begin(), kept_.end(),
-                                             [](const SavedTensor& tensor) { return !tensor.moves; });
-    for (auto tensor = stays; tensor != kept_.end(); ++tensor)
-      moved_bytes_ += static_cast<double>(in_flight) * tensor->bytes;
-    kept_.erase(stays, kept_.end());
+    for (const SavedTensor& tensor : kept_) {
+      const double own = tensor.moved == MovedPart::kNone ? 0 : tensor.bytes;
+      moved_bytes_ += static_cast<double>(in_flight) * (own + tensor.copied);
+    }
+    kept_.erase(std::remove_if(kept_.begin(), kept_.end(),
+                               [](const SavedTensor& tensor) { return tensor.moved != MovedPart::kNone; }),
+                kept_.end());
   }
 
   void keep(double bytes, int64_t times) {
@@ -131,7 +139,8 @@ class Collector {
   bool recomputes_;
   std::vector<SavedTensor> made_;  // of the segment under way
   std::vector<SavedTensor> kept_;  // of the chunk
-  std::vector<SavedTensor> last_moved_;
+  std::array<std::vector<SavedTensor>, kMovedParts> last_moved_ = {};
+  double last_copied_ = 0;
 };
 
 void add_nonzero(Buckets& buckets, Bucket bucket) {
@@ -203,10 +212,7 @@ Turn turning_point(const TrainingRun& run, const Stage& stage, const Collector& 
                  {scores}),
       one_bucket({"a layer's gradients", reduction, "16-bit ones and the input of their reduction",
                   "PyTorch FSDP, reduce-scatter"},
-                 {reduction}),
-      one_bucket({"activations on their way back", held.returning_bytes_, "the largest tensor that is moved",
-                  "Megatron-LM, fine_grained_activation_offload.py"},
-                 {held.returning_bytes_})};
+                 {reduction})};
   return *std::max_element(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
     return total_bytes(a.buckets) < total_bytes(b.buckets);
   });

@@ -262,6 +262,12 @@ int64_t connector_parameters(const Connector& connector) {
   return connector.count * one + connector.other_parameters;
 }
 
+int64_t scorer_parameters(const Model& model) {
+  const int64_t table = model.tied ? 0 : model.vocabulary * table_width(model);
+  const int64_t bias = model.output_bias ? model.vocabulary : 0;
+  return total_parameters(model) - table - bias + model.hidden;
+}
+
 int64_t total_parameters(const Model& model) {
   if (model.pipeline) return pipeline_parameters(*model.pipeline);
   int64_t total = model.vocabulary * table_width(model) * (model.tied ? 1 : 2) +

@@ -341,4 +341,7 @@ void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensor
 // Elements of the whole model as it is published: no padding of the vocabulary, no sharding.
 int64_t total_parameters(const Model& model);
 
+// The same of a model with one score for each token in the place of logits: a value model, or a reward model.
+int64_t scorer_parameters(const Model& model);
+
 }  // namespace spillway::estimator

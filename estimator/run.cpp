@@ -106,6 +106,29 @@ std::string stages_contradiction(const TrainingRun& run) {
                  stages, "layers", layers);
 }
 
+// What a search or an advice must not propose either.
+std::string method_contradiction(const TrainingRun& run) {
+  const Training& training = run.training;
+  const bool is_full = training.recompute == Recompute::kFull;
+  if (training.moved.on() && is_full)
+    return "recompute-granularity: 'full' is not modelled beside fine-grained-activation-offloading; "
+           "allowed: "
+           "selective";
+  if (!training.preference.on) return {};
+  if (run.parallel.tensor > 1)
+    return fmt::format("{}: '{}' is not modelled beside train.method; allowed: 1", run.keys.tensor,
+                       run.parallel.tensor);
+  const bool has_value_model = training.preference.has_value_model;
+  if (has_value_model && training.recompute != Recompute::kNone)
+    return "train.recompute: not modelled beside train.method 'ppo', whose trainer recomputes nothing; "
+           "allowed: "
+           "none";
+  if (run.parallel.sharding >= (has_value_model ? DataSharding::kOptimizer : DataSharding::kParameters))
+    return fmt::format("parallel.zero: '{}' is not modelled beside train.method; allowed: {}",
+                       static_cast<int>(run.parallel.sharding), has_value_model ? "0" : "0 to 2");
+  return {};
+}
+
 constexpr double kMostParameters = 1e15;
 
 // As total_parameters(), where that would overflow.
@@ -154,6 +177,7 @@ std::string contradiction(const TrainingRun& run) {
                        kMostParameters);
   if (std::string found = gpus_contradiction(run); !found.empty()) return found;
   if (std::string found = model_contradiction(run); !found.empty()) return found;
+  if (std::string found = method_contradiction(run); !found.empty()) return found;
   return stages_contradiction(run);
 }
 

@@ -89,11 +89,13 @@ enum class MovedPart {
 };
 constexpr size_t kMovedParts = 8;
 
-// What autograd saves goes to host memory part by part and comes back a part ahead of its use
-// (fine_grained_activation_offload.py). The last layer's tensors of the first backward pass stay.
+// What autograd saves goes to host memory part by part, and a part comes back when one of the layer behind it
+// has been used (fine_grained_activation_offload.py). The last ones of each part stay, of the first backward
+// pass.
 struct MovedTensors {
   std::array<bool, kMovedParts> of = {};
-  double least_elements = 0;  // smaller tensors stay
+  double least_elements = 0;         // smaller tensors stay
+  bool whole_expert_inputs = false;  // those of experts are kept in 16 bits for it, beside fp8
 
   bool on() const { return of != std::array<bool, kMovedParts>(); }
   bool moves(MovedPart part, double elements) const {
@@ -205,7 +207,7 @@ struct Preference {
   bool pairs = false;  // a sample of micro_batch is two sequences, which the reference scores within the step
   // PPO: a model of the same widths predicts each token's value and is trained too; a step begins with
   // answers to prompts, which the model writes and the reference, the value model and a reward model score.
-  bool learns_values = false;
+  bool has_value_model = false;
   int64_t rollout_batch = 0;  // answers that are written, or scored, at a time; only where values are learned
   double reward_bytes = 0;    // of reward models on the same GPU
   Reference reference = Reference::kNone;
@@ -265,6 +267,11 @@ struct Training {
   double expert_imbalance = 1.0;  // busiest rank's tokens over the mean
   bool overlaps_expert_communication = false;
 };
+
+// Of an element of a weight that no optimizer's copy stands beside.
+inline double weight_bytes(const Training& training) {
+  return training.precision == Precision::kFp32 || training.autocast ? 4 : 2;
+}
 
 // Adam of whole gradients, of all weights at once.
 inline bool has_plain_adam(const Training& training) {

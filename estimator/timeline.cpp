@@ -15,6 +15,7 @@
 #include "estimator/measured.h"
 #include "estimator/rounding.h"
 #include "estimator/tape/buckets.h"
+#include "estimator/tape/policy.h"
 
 namespace spillway::estimator {
 namespace {
@@ -99,7 +100,7 @@ void keep_graph_pool(RankClass& out) {
 }
 
 // The largest phase and, where it is not the end of the forward pass, what it holds instead.
-// `kept`: what the program holds on after the backward pass.
+// `kept`: what the program still holds after the backward pass.
 void set_peak(double forward, double gradients, double segment, double temporaries, double kept,
               RankClass& out) {
   out.peak_bytes = 0;
@@ -196,9 +197,9 @@ void add_generation(const Preference& preference, double moments, RankClass& out
 
 // PPO's value model has states as the model has them; returns its weights' bytes.
 double add_value_states(const TrainingRun& run, StateBytes& states) {
-  if (!run.training.preference.learns_values) return 0;
+  if (!run.training.preference.has_value_model) return 0;
   const ElementBytes bytes = element_bytes(run.training, run.framework);
-  const double elements = scorer_parameters(run);
+  const auto elements = static_cast<double>(scorer_parameters(run.model));
   states.gradients += bytes.gradient * elements;
   states.master += bytes.master * elements;
   states.moments += bytes.moments * elements;
@@ -207,14 +208,17 @@ double add_value_states(const TrainingRun& run, StateBytes& states) {
 
 // PPO writes and scores its answers before it learns from them, when there are no gradients.
 void add_rollouts(const TrainingRun& run, double moments, RankClass& out) {
-  if (!run.training.preference.learns_values) return;
-  const double writing = rollout_bytes(run).writing;
-  const int64_t answers = run.training.micro_batch * run.training.microbatches;
-  const double scoring = played_scoring_bytes(run, std::min(answers, run.training.preference.rollout_batch));
+  if (!run.training.preference.has_value_model) return;
+  const RolloutBytes rollouts = rollout_bytes(run);
+  const double writing = rollouts.writing;
+  const double scoring =
+      scoring_bytes(run, std::min(answers_of_step(run.training), run.training.preference.rollout_batch));
   out.phases.push_back({"answers written", out.steady_bytes + writing});
   out.phases.push_back({"answers scored", out.steady_bytes + scoring});
   const double most = std::max(writing, scoring);
-  out.peak_step1_bytes = std::max(out.peak_step1_bytes, out.steady_bytes + most - moments);
+  // Of the first step there are no answers before, and no moments.
+  out.peak_step1_bytes = std::max(out.peak_step1_bytes,
+                                  out.steady_bytes - moments + std::max(writing - rollouts.scores, scoring));
   if (out.steady_bytes + most <= out.peak_bytes) return;
   out.peak_bytes = out.steady_bytes + most;
   out.peak = {writing > scoring
@@ -255,8 +259,8 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   add_nonzero(out.steady, {"reference model", reference, weights_formula(run.training), "TRL"});
   add_nonzero(out.steady, {"value model", value, weights_formula(run.training), kTrl});
   add_nonzero(out.steady, {"reward models", preference.reward_bytes,
-                           "as the value model, or rollout.reward_memory", kTrl});
-  if (preference.learns_values)
+                           "rollout.reward_memory, or a value model's", "the run's description"});
+  if (preference.has_value_model)
     add_nonzero(out.steady, {"logits of answers", rollout_bytes(run).scores,
                              "4 V for each token of an answer of the step", kTrl});
   add_nonzero(out.steady, {"inference engine", preference.asleep_bytes,
@@ -331,9 +335,9 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   out.parameters = parameters.dense + parameters.expert;
   StateBytes states = state_bytes(run, parameters);
   offload(run, held.bytes, states, out);
-  add_nonzero(out.host,
-              {"activations", held.moved_bytes, "of all layers but the last, each tensor as on the device",
-               "Megatron-LM, fine_grained_activation_offload.py"});
+  add_nonzero(out.host, {"activations", held.moved_bytes,
+                         "all but the last of each part, as often as operators have saved them",
+                         "Megatron-LM, fine_grained_activation_offload.py"});
 
   out.steady = state_buckets(run, states, stay);
   append(persistent_overhead(run, stage), out.steady);

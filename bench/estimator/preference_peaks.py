@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import random
 import sys
 import tempfile
@@ -35,6 +36,7 @@ def draw(rng: random.Random, method: str) -> Row:
     if method == "ppo":
         # Every token is a pass of its own.
         row |= {"sequence": min(row["sequence"], rng.choice([64, 128, 256])), "batch": rng.choice([2, 4, 8, 16])}
+        row["precision"] = rng.choice(["bf16", "autocast", "fp32"])
         row |= {"accumulation": rng.choice([1, 1, 2]), "rollout_batch": rng.choice([2, 8, 64])}
         return row | {"recompute": False}  # the trainer turns it on nowhere
     if rng.random() < 0.4:
@@ -109,6 +111,8 @@ def chosen(probabilities: torch.Tensor, num_samples: int) -> torch.Tensor:
 
 def measured_ppo(row: Row, steps: int) -> Row:
     torch.multinomial = chosen  # type: ignore[assignment]
+    # The trainer makes an Accelerator of its own, which transformers 5 tells nothing of `bf16`.
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if row["precision"] == "autocast" else "no"
     ppo, datasets = importlib.import_module("trl.experimental.ppo"), importlib.import_module("datasets")
     before = torch.cuda.memory_allocated()
     model = peaks.model_of({**row, "recompute": False})
@@ -131,9 +135,9 @@ def measured_ppo(row: Row, steps: int) -> Row:
             logging_strategy="no",
             disable_tqdm=True,
         )
-        samples = datasets.Dataset.from_list(
-            [{"input_ids": [2] * prompt}] * (steps * row["batch"] * row["accumulation"])
-        )
+        # At the end of the data every microbatch would be an update (Accelerate's sync_with_dataloader).
+        count = (steps + 1) * row["batch"] * row["accumulation"]
+        samples = datasets.Dataset.from_list([{"input_ids": [2] * prompt}] * count)
         trainer = ppo.PPOTrainer(
             args=settings,
             processing_class=tokenizer(),

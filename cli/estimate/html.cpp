@@ -334,6 +334,8 @@ std::string answer_html(const Question& question, const Estimate& estimate, cons
       escaped(question.run.model.type), grouped(static_cast<uint64_t>(estimate.parameters)), rank.stage,
       question.run.parallel.pipeline, gib(rank.peak_bytes), gib(rank.lowest_bytes), gib(rank.highest_bytes));
   out += verdicts(question, estimate) + reserved_table(question.run, rank.held_bytes());
+  if (!rank.host.empty()) out += fmt::format("<p>In host memory: {}</p>\n", gib(total_bytes(rank.host)));
+  if (!rank.nvme.empty()) out += fmt::format("<p>On NVMe: {}</p>\n", gib(total_bytes(rank.nvme)));
   if (rank.pool_bytes > 0)
     out += fmt::format("<p>Free in captured graphs' pools, for nothing else: {}</p>\n", gib(rank.pool_bytes));
   for (const std::string& warning : question.run.notes.warnings)

@@ -77,8 +77,15 @@ class Lister {
   }
 
  private:
-  void add(Part part, double bytes, MovedPart moved = MovedPart::kNone) const {
-    out_.push_back({part, bytes, training_.moved.moves(moved, bytes / element_)});
+  void add(Part part, double bytes) const { out_.push_back({part, bytes}); }
+  void add(Part part, double element, double elements, MovedPart moved) const {
+    out_.push_back({part, element * elements, moves(moved, elements) ? moved : MovedPart::kNone});
+  }
+
+  // What is recomputed is saved by nothing that could move it.
+  bool moves(MovedPart part, double elements) const {
+    const bool recomputed = part == MovedPart::kAttentionCore && training_.modules.attention_core;
+    return !recomputed && training_.moved.moves(part, elements);
   }
 
   // Transformer Engine makes a norm and the projections behind it one module, but for latent attention.
@@ -94,9 +101,9 @@ class Lister {
   void norm(bool has_norm, double width, MovedPart input = MovedPart::kNone,
             MovedPart output = MovedPart::kNone) const {
     const double one = tokens_ * width / sequence_shards_;
-    add(Part::kNorms, element_ * one, input);
+    add(Part::kNorms, element_, one, input);
     if (!has_norm) return;
-    if (!training_.modules.layer_norm) add(Part::kNorms, product_input_ * one, output);
+    if (!training_.modules.layer_norm) add(Part::kNorms, product_input_, one, output);
     // An RMSNorm in fp32 keeps the cast input beside its 16-bit product with the weight.
     if (training_.norm_in_fp32 && element_ < 4) {
       add(Part::kNorms, 4 * one);
@@ -118,48 +125,57 @@ class Lister {
   }
 
   void projections(const Attention& block) const {
-    const double query = element_ * static_cast<double>(block.heads * block.head_dim) * tokens_ / tensor_;
-    const double keys = reuses_keys(block)
-                            ? 0
-                            : element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) *
-                                  source_tokens_ / tensor_;
-    add(Part::kAttention, query + keys, MovedPart::kAttentionCore);
+    const double query = static_cast<double>(block.heads * block.head_dim) * tokens_ / tensor_;
+    const double key = reuses_keys(block) ? 0
+                                          : static_cast<double>(block.key_value_heads * block.head_dim) *
+                                                source_tokens_ / tensor_;
+    if (training_.moved.on()) {  // each by its size
+      for (const double one : {query, key, key})
+        add(Part::kAttention, element_, one, MovedPart::kAttentionCore);
+    } else {
+      add(Part::kAttention, element_ * (query + 2 * key));
+    }
     // A gate, and what it is multiplied with.
-    if (block.gated) add(Part::kAttention, 2 * query);
+    if (block.gated) add(Part::kAttention, 2 * element_ * query);
     // Norms over heads keep their inputs beside their outputs.
-    if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2, MovedPart::kQueryKeyValue);
-    output(query / element_);
+    if (block.head_norm_parameters > 0)
+      add(Part::kAttention, element_, query + key, MovedPart::kQueryKeyValue);
+    output(query);
   }
 
   // Narrow projections and their norms' outputs, then queries, keys and values at full width, and the
   // key-value projection that values are a slice of.
   void latent_projections(const Attention& block, const LatentAttention& latent) const {
-    const double narrow = tokens_ * element_ / sequence_shards_;
-    const double narrow_input = narrow / element_ * product_input_;
-    // In 8 bits each projection keeps its own copy of the layer's normalised input.
-    if (training_.fp8.on()) add(Part::kNorms, narrow_input * hidden_, MovedPart::kQueryKeyValue);
-    const auto narrow_one = [&](double bytes, int64_t width) {
-      add(Part::kAttention, bytes * static_cast<double>(width), MovedPart::kQueryKeyValue);
+    const double rows = tokens_ / sequence_shards_;
+    const auto narrow = [&](double element, double width) {
+      add(Part::kAttention, element, rows * width, MovedPart::kQueryKeyValue);
     };
-    narrow_one(narrow, latent.query_rank);
-    narrow_one(narrow_input, latent.query_rank);
-    narrow_one(narrow, latent.key_value_rank + latent.rotary_dim);
-    narrow_one(narrow_input, latent.key_value_rank);
-    const double wide = tokens_ * element_ * static_cast<double>(block.heads) / tensor_;
+    // In 8 bits each projection keeps its own copy of the layer's normalised input.
+    if (training_.fp8.on()) add(Part::kNorms, product_input_, rows * hidden_, MovedPart::kQueryKeyValue);
+    narrow(element_, static_cast<double>(latent.query_rank));
+    narrow(product_input_, static_cast<double>(latent.query_rank));
+    narrow(element_, static_cast<double>(latent.key_value_rank + latent.rotary_dim));
+    narrow(product_input_, static_cast<double>(latent.key_value_rank));
+    const double wide = tokens_ * static_cast<double>(block.heads) / tensor_;
     const auto key = static_cast<double>(latent.head_dim + latent.rotary_dim);
     const auto value = static_cast<double>(latent.value_dim);
     if (!training_.modules.latent_projection) {
       for (const double width : {static_cast<double>(latent.head_dim) + value, key, key, value})
-        add(Part::kAttention, wide * width, MovedPart::kAttentionCore);
+        add(Part::kAttention, element_, wide * width, MovedPart::kAttentionCore);
     }
-    output(wide / element_ * value);
+    output(wide * value);
   }
 
-  // Kept for the projection after it, and in 16 bits for a flash kernel's backward pass.
+  // Kept for the projection after it, and in 16 bits for a flash kernel's backward pass: in 16 bits that is
+  // the same tensor, which goes to host memory once for each of them.
   void output(double elements) const {
-    add(Part::kAttention, product_input_ * elements, MovedPart::kAttentionOutput);
-    if (training_.fp8.on() && training_.attention == AttentionKernel::kFlash)
-      add(Part::kAttention, element_ * elements, MovedPart::kAttentionCore);
+    const bool flash = training_.attention == AttentionKernel::kFlash;
+    add(Part::kAttention, product_input_, elements, MovedPart::kAttentionOutput);
+    if (training_.fp8.on() && flash) {
+      add(Part::kAttention, element_, elements, MovedPart::kAttentionCore);
+    } else if (flash && moves(MovedPart::kAttentionCore, elements)) {
+      out_.back().copied = element_ * elements;
+    }
   }
 
   void core(const Attention& block) const {
@@ -167,19 +183,21 @@ class Lister {
     if (training_.attention == AttentionKernel::kFlash) {
       add(Part::kAttention, 4 * heads * tokens_);  // one fp32 sum for each row of scores
       if (run_.behaviour.flash_saves_output_twice)
-        add(Part::kAttention, element_ * heads * static_cast<double>(block.head_dim) * tokens_,
+        add(Part::kAttention, element_, heads * static_cast<double>(block.head_dim) * tokens_,
             MovedPart::kAttentionCore);
       return;
     }
     if (training_.modules.attention_core) return;
     const double scores = heads * tokens_ * source_sequence_;
-    const auto core_one = [&](double bytes) { add(Part::kScores, bytes, MovedPart::kAttentionCore); };
-    if (training_.score_copy_bytes > 0) core_one(training_.score_copy_bytes * scores);
-    core_one(element_ * scores);
+    const auto core_one = [&](double element) {
+      add(Part::kScores, element, scores, MovedPart::kAttentionCore);
+    };
+    if (training_.score_copy_bytes > 0) core_one(training_.score_copy_bytes);
+    core_one(element_);
     score_mask(block, scores);
     if (!training_.attention_dropout) return;
-    core_one(scores);
-    core_one(element_ * scores);
+    core_one(1);
+    core_one(element_);
   }
 
   // Transformer Engine, attention.py: padding is filled with zeros once more after softmax, which keeps the
@@ -188,7 +206,7 @@ class Lister {
     if (!run_.behaviour.keeps_score_masks || training_.attention != AttentionKernel::kMaterialised) return;
     if (block.mask == AttentionMask::kPadding) {
       add(Part::kScores, tokens_ * source_sequence_);
-      if (!training_.attention_dropout) add(Part::kScores, element_ * scores, MovedPart::kAttentionCore);
+      if (!training_.attention_dropout) add(Part::kScores, element_, scores, MovedPart::kAttentionCore);
     } else if (block.mask == AttentionMask::kCausal && training_.score_copy_bytes > 0) {
       add(Part::kScores, sequence_ * source_sequence_);
     }

@@ -23,7 +23,8 @@ constexpr size_t kParts = 6;
 struct SavedTensor {
   Part part;
   double bytes;
-  bool moves = false;  // to host memory, as soon as it has been used
+  MovedPart moved = MovedPart::kNone;  // to host memory, as soon as it has been used
+  double copied = 0;                   // another copy there, of what another operator has saved too
 };
 
 struct SavedBytes {

@@ -4,20 +4,12 @@
 
 namespace spillway::estimator {
 
-double scorer_parameters(const TrainingRun& run) {
-  const Model& model = run.model;
-  const auto table = static_cast<double>(model.vocabulary * table_width(model));
-  const double head =
-      (model.tied ? 0 : table) + static_cast<double>(model.output_bias ? model.vocabulary : 0);
-  return static_cast<double>(total_parameters(model)) - head + static_cast<double>(model.hidden);
-}
-
 double cached_elements(const Model& model) {
   int64_t out = 0;
   for (const Layer& layer : model.towers.back().layers) {
     for (const Block& block : layer) {
       const auto* attention = std::get_if<Attention>(&block);
-      if (attention == nullptr) continue;
+      if (attention == nullptr || reuses_keys(*attention)) continue;
       const auto& latent = attention->latent;
       out += latent ? attention->heads * (latent->head_dim + latent->rotary_dim + latent->value_dim)
                     : 2 * attention->key_value_heads * attention->head_dim;
@@ -27,25 +19,27 @@ double cached_elements(const Model& model) {
 }
 
 // generate() keeps the logits of each token in a list and stacks them at its end, beside its cache; then
-// those of all answers are padded into one tensor.
+// those of all answers are padded into one tensor, of as many as there are in whole batches
+// (batch_generation).
 RolloutBytes rollout_bytes(const TrainingRun& run) {
   const Training& training = run.training;
   const int64_t sequence = run.model.towers.back().sequence;
-  const int64_t answers = training.micro_batch * training.microbatches;
+  const int64_t answers = answers_of_step(training);
   const int64_t together = std::min(training.preference.rollout_batch, answers);
-  const int64_t last = (answers - 1) % together + 1;
-  const double of_answer = 4.0 * static_cast<double>(sequence - training.preference.prompt) *
-                           static_cast<double>(run.model.vocabulary);
-  const double element = training.precision == Precision::kFp32 || training.autocast ? 4 : 2;
-  const auto cache = [&](int64_t samples) {
-    return static_cast<double>(samples * (sequence - 1)) * element * cached_elements(run.model);
+  const int64_t batches = (answers + together - 1) / together;
+  const auto logits = [&](int64_t of_answers) {
+    return 4.0 * static_cast<double>(of_answers * (sequence - training.preference.prompt)) *
+           static_cast<double>(run.model.vocabulary);
   };
+  const auto written = [&](int64_t before, int64_t now) {
+    const double cache = static_cast<double>(now * (sequence - 1)) * cached_elements(run.model);
+    return logits(before + 2 * now) + weight_bytes(training) * cache;
+  };
+  const int64_t last = answers - (batches - 1) * together;
   RolloutBytes out;
-  out.scores = static_cast<double>(answers) * of_answer;
-  const double stacked = static_cast<double>(answers + last) * of_answer + cache(last);
-  const double before_last =
-      last == together ? 0 : static_cast<double>(answers - last + together) * of_answer + cache(together);
-  out.writing = std::max({2 * out.scores, stacked, before_last});
+  out.scores = logits(batches * together);
+  out.writing = std::max(logits(answers) + out.scores, written(answers - last, last));
+  if (batches > 1) out.writing = std::max(out.writing, written((batches - 2) * together, together));
   return out;
 }
 

@@ -1,17 +1,17 @@
-// PPO as TRL's PPOTrainer has it: the models beside the one that is trained, and what answers take that it
-// writes itself (trl/experimental/ppo/ppo_trainer.py of TRL 1.12, the last release that has it).
+// What TRL's PPOTrainer holds beside the passes of its models (trl/experimental/ppo/ppo_trainer.py of
+// TRL 1.12, the last release that has it): the answers that the model writes.
 #pragma once
 
 #include "estimator/run.h"
 
 namespace spillway::estimator {
 
-// Elements of a value model or a reward model: the model with one score for each token in the place of
-// logits.
-double scorer_parameters(const TrainingRun& run);
-
 // Keys and values of a token in all layers, as transformers' cache has them. Elements.
 double cached_elements(const Model& model);
+
+inline int64_t answers_of_step(const Training& training) {
+  return training.micro_batch * training.microbatches;
+}
 
 struct RolloutBytes {
   double scores = 0;   // fp32 logits of all answers of a step, which stay until the next ones are there

@@ -161,9 +161,9 @@ std::string states_text(const TrainingRun& run) {
   }
   if (const Preference& preference = training.preference; preference.on)
     out += fmt::format(" {} reference {} prompt {} engine {} {} reward {} at a time {}",
-                       preference.pairs           ? "dpo"
-                       : preference.learns_values ? "ppo"
-                                                  : "grpo",
+                       preference.pairs             ? "dpo"
+                       : preference.has_value_model ? "ppo"
+                                                    : "grpo",
                        static_cast<int>(preference.reference), preference.prompt, preference.engine_bytes,
                        preference.asleep_bytes, preference.reward_bytes, preference.rollout_batch);
   if (adapter.on())

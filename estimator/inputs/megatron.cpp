@@ -58,20 +58,24 @@ void read_recompute(KeyValues& values, Training& training) {
 // whose rows and columns are scaled apart, are gathered in the gradients' buffer.
 void read_fp8_weights(KeyValues& values, TrainingRun& run) {
   Fp8& fp8 = run.training.fp8;
+  constexpr const char* kBuffer = "reuse-grad-buf-for-mxfp8-param-ag";
   fp8.primary = values.flag("fp8-param-gather");
+  const bool in_gradients = values.flag(kBuffer);
+  if (in_gradients && !fp8.primary)
+    values.complain(fmt::format("{}: not allowed without fp8-param-gather; allowed: beside it", kBuffer));
   if (!fp8.primary) return;
   if (!fp8.on()) {
     values.complain("fp8-param-gather: not allowed without fp8-format; allowed: fp8-format hybrid, e4m3");
     return;
   }
-  if (run.parallel.sharding != DataSharding::kOptimizer || values.flag("use-megatron-fsdp"))
+  if (values.flag("use-megatron-fsdp") || values.flag("use-custom-fsdp"))
     values.complain(
-        "fp8-param-gather: not modelled without use-distributed-optimizer; allowed: beside it, without "
-        "Megatron-FSDP");
-  if (values.peek("fp8-recipe") == "mxfp8" && !values.flag("reuse-grad-buf-for-mxfp8-param-ag"))
-    values.complain(
-        "fp8-param-gather: not allowed beside fp8-recipe 'mxfp8' alone; allowed: with "
-        "reuse-grad-buf-for-mxfp8-param-ag");
+        "fp8-param-gather: not modelled beside use-megatron-fsdp; allowed: use-distributed-optimizer");
+  if (run.parallel.sharding != DataSharding::kOptimizer)
+    values.complain("fp8-param-gather: not allowed without use-distributed-optimizer; allowed: beside it");
+  if (values.peek("fp8-recipe") == "mxfp8" && !in_gradients)
+    values.complain(fmt::format(
+        "fp8-param-gather: not modelled beside fp8-recipe 'mxfp8' alone; allowed: with {}", kBuffer));
 }
 
 void read_fp8(KeyValues& values, Training& training) {

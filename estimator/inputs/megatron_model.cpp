@@ -252,7 +252,7 @@ Status fill_vlm(KeyValues& values, const Shapes& shapes, Model& model) {
 
 void add_prediction_layers(KeyValues& values, const Shapes& shapes, Model& model) {
   model.prediction_layers = values.whole("mtp-num-layers", 0, 0, 100);
-  model.shares_predictions = values.flag("mtp-use-repeated-layer");
+  model.shares_predictions = values.flag("mtp-use-repeated-layer") && model.prediction_layers > 1;
   std::vector<Layer>& layers = model.towers.back().layers;
   for (int64_t i = 0; i < model.prediction_layers; ++i) {
     Layer layer = layers.back();

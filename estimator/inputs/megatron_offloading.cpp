@@ -28,7 +28,12 @@ void read_modules(KeyValues& values, MovedTensors& moved) {
   for (const std::string& name : names) {
     const auto module =
         std::find_if(kModules.begin(), kModules.end(), [&](const Module& each) { return name == each.name; });
-    if (module == kModules.end()) {
+    if (name == "fused_group_mlp" || name == "gdp_qkv") {
+      values.complain(
+          fmt::format("offload-modules: '{}' is not modelled; allowed: attn_norm, qkv_linear, "
+                      "core_attn, attn_proj, mlp_norm, expert_fc1, moe_act",
+                      name));
+    } else if (module == kModules.end()) {
       values.complain(
           fmt::format("offload-modules: '{}' is not allowed; allowed: attn_norm, qkv_linear, core_attn, "
                       "attn_proj, mlp_norm, expert_fc1, moe_act",
@@ -58,21 +63,32 @@ void refuse_shares(KeyValues& values) {
 }  // namespace
 
 void read_megatron_offloading(KeyValues& values, TrainingRun& run) {
-  if (!values.flag("fine-grained-activation-offloading")) return;
+  if (!values.flag("fine-grained-activation-offloading")) {
+    for (const char* key : {"offload-modules", "min-offloaded-tensor-size"}) {
+      if (values.has(key))
+        values.complain(fmt::format(
+            "{}: not allowed without fine-grained-activation-offloading; allowed: beside it", key));
+    }
+    return;
+  }
   MovedTensors& moved = run.training.moved;
   read_modules(values, moved);
   moved.least_elements =
-      static_cast<double>(values.whole("min-offloaded-tensor-size", 1 << 20, 0, KeyValues::kMostEntries));
+      static_cast<double>(values.whole("min-offloaded-tensor-size", 1 << 20, 0, int64_t{1} << 50));
   refuse_shares(values);
-  const auto beside = [&](bool found, const char* what, const char* allowed) {
+  const auto refuse = [&](bool found, std::string_view what, const char* allowed) {
     if (found)
       values.complain(fmt::format("fine-grained-activation-offloading: not {}; allowed: {}", what, allowed));
   };
-  beside(values.peek("transformer-impl") == "local", "allowed beside transformer-impl 'local'",
-         "transformer_engine");
-  beside(run.training.captured.on(), "modelled beside cuda-graph-impl", "none");
-  beside(run.training.recompute == Recompute::kFull, "modelled beside recompute-granularity 'full'",
+  const std::string implementation = values.peek("transformer-impl");
+  refuse(!implementation.empty() && implementation != "transformer_engine",
+         fmt::format("allowed beside transformer-impl '{}'", implementation), "transformer_engine");
+  refuse(run.training.captured.on(),
+         fmt::format("modelled beside cuda-graph-impl '{}'", values.peek("cuda-graph-impl")), "none");
+  refuse(run.training.recompute == Recompute::kFull, "modelled beside recompute-granularity 'full'",
          "selective");
+  moved.whole_expert_inputs = run.training.fp8.on() && values.peek("fp8-recipe") != "mxfp8" &&
+                              moved.of[static_cast<size_t>(MovedPart::kExpertInput)];
   const bool inside_experts = moved.of[static_cast<size_t>(MovedPart::kExpertInput)] ||
                               moved.of[static_cast<size_t>(MovedPart::kExpertActivation)];
   if (run.training.modules.experts && inside_experts)

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "estimator/buckets/rollouts.h"
 #include "estimator/inputs/run_sections.h"
 #include "estimator/measured.h"
 
@@ -15,7 +14,7 @@ namespace {
 // Without adapters a reference is a model of its own. GRPO has one where its loss asks for a divergence.
 void read_reference(KeyValues& values, TrainingRun& run) {
   Preference& preference = run.training.preference;
-  if (preference.learns_values) {
+  if (preference.has_value_model) {
     values.choice("train.reference", "copy", {"copy"});
     preference.reference = Reference::kCopy;
     return;
@@ -40,8 +39,9 @@ void read_reference(KeyValues& values, TrainingRun& run) {
 // PPO's own is taken to be as large as the value model.
 void read_reward(KeyValues& values, TrainingRun& run) {
   Preference& preference = run.training.preference;
-  const bool half = run.training.precision != Precision::kFp32 && !run.training.autocast;
-  const double usual = preference.learns_values ? (half ? 2 : 4) * scorer_parameters(run) : 0;
+  const double usual = preference.has_value_model
+                           ? weight_bytes(run.training) * static_cast<double>(scorer_parameters(run.model))
+                           : 0;
   preference.reward_bytes = read_size(values, "rollout.reward_memory", usual);
 }
 
@@ -81,15 +81,20 @@ void read_values(KeyValues& values, TrainingRun& run) {
   preference.rollout_batch = values.whole("rollout.batch", 64, 1, 1 << 20);
   const auto refuse = [&](bool found, const char* key, const char* why, const char* allowed) {
     if (found)
-      values.complain(
-          fmt::format("{}: not modelled beside train.method 'ppo'{}; allowed: {}", key, why, allowed));
+      values.complain(fmt::format("{}: '{}' is not modelled beside train.method 'ppo'{}; allowed: {}", key,
+                                  values.peek(key), why, allowed));
   };
-  refuse(run.training.adapter.on(), "adapter.kind", "", "none");
-  refuse(run.training.turns.on() || run.training.projection_rank > 0, "train.optimizer",
-         ", whose two models it trains", "optimizers of whole weights");
-  refuse(run.training.recompute != Recompute::kNone, "train.recompute", ", which does not turn it on",
+  const Training& training = run.training;
+  refuse(training.adapter.on(), "adapter.kind", "", "none");
+  refuse(training.turns.on() || training.projection_rank > 0, "train.optimizer", ", which updates two models",
+         "adamw, adamw8bit, adafactor, lion, sgd, sgd-momentum");
+  refuse(training.recompute != Recompute::kNone, "train.recompute", ", whose trainer recomputes nothing",
          "none");
+  refuse(training.frozen.on(), "model.weights", "", "weights in the training dtype");
   refuse(run.parallel.sharding != DataSharding::kNone, "parallel.zero", "", "0");
+  if (has_mixer(run.model))
+    values.complain(
+        "train.method: 'ppo' is not modelled beside this type of model; allowed: models of attention");
 }
 
 }  // namespace
@@ -101,7 +106,7 @@ void read_preference(KeyValues& values, TrainingRun& run) {
   Preference& preference = run.training.preference;
   preference.on = true;
   preference.pairs = method == "dpo";
-  preference.learns_values = method == "ppo";
+  preference.has_value_model = method == "ppo";
   read_reference(values, run);
   if (method == "grpo") read_rollouts(values, run);
   if (method == "ppo") read_values(values, run);
@@ -135,14 +140,14 @@ void read_preference(KeyValues& values, TrainingRun& run) {
   // TRL asks for no cache but in PPO, gives each sample a mask of its own, and drops nothing out in DPO and
   // PPO.
   run.code.expands_masks = false;
-  if (preference.learns_values) {
+  if (preference.has_value_model) {
     run.notes.assumptions.emplace_back(
         "train.method: TRL 1.12, the last release with PPO; a value model of the same widths");
   } else {
     run.code.uses_cache = false;
     run.notes.assumptions.emplace_back("train.method: TRL 1.16, which keeps no logits");
   }
-  if (!preference.pairs && !preference.learns_values) return;
+  if (!preference.pairs && !preference.has_value_model) return;
   run.training.adapter.dropout = false;
   run.code.hidden_dropout = run.code.inner_dropout = 0;
   run.code.attention_dropout = run.code.embedding_dropout = 0;

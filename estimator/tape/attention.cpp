@@ -142,11 +142,14 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
 // DynamicLayer.update: torch.cat of what was there, which is nothing but has the keys' type, and of what
 // comes. Where autocast casts it for the product only the cache holds it.
 Tensor Layers::cached(const Tensor& x, double element) {
-  if (!op_.autocast() || element == 2) return op_.copy(x);
-  const Purpose before = tape_.set_purpose(Purpose::kCache);
-  Tensor out = op_.copy(op_.cast(x, element));
-  tape_.set_purpose(before);
-  cache_.push_back(out.data);
+  const bool is_cast = op_.autocast() && element != 2;
+  const Purpose before = is_cast ? tape_.set_purpose(Purpose::kCache) : Purpose::kCache;
+  Tensor out = op_.copy(is_cast ? op_.cast(x, element) : x);
+  if (is_cast) {
+    tape_.set_purpose(before);
+    cache_.push_back(out.data);
+  }
+  if (returned_ != nullptr) tape_.keep(out.data, *returned_);
   return out;
 }
 
@@ -203,6 +206,9 @@ Layers::Heads Layers::turned_heads(const Attention& block, const Tensor& x) {
   }
   if (caches() && code_.caches_by_name) {
     cache_.insert(cache_.end(), {heads.key.data, heads.value.data});
+    if (returned_ != nullptr) {
+      for (const Tensor* each : {&heads.key, &heads.value}) tape_.keep(each->data, *returned_);
+    }
   } else if (caches()) {
     const double element = std::max(heads.key.element, heads.value.element);
     heads.key = cached(op_.view_of_transposed(heads.key), element);

@@ -63,6 +63,8 @@ class Layers {
     position_bias_ = std::move(own);
     cross_bias_ = std::move(cross);
   }
+  // What caches hold is kept there as well; null: it is not.
+  void keep_caches_in(std::vector<Tape::Kept>* by) { returned_ = by; }
   // Whether the layers that follow are trained, where those of the tower are at all.
   void train(bool in_turn) { trained_ = trainable_ && in_turn; }
   double tokens() const { return tokens_; }
@@ -194,6 +196,7 @@ class Layers {
   bool trained_ = trainable_;
   size_t index_ = 0;
   std::vector<Share> cache_ = {};
+  std::vector<Tape::Kept>* returned_ = nullptr;
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};
   Tensor embedded_ = {}, mask_ = {};
   std::map<int64_t, std::vector<Tensor>> shared_sets_ = {};

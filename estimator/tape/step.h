@@ -12,7 +12,7 @@ struct PlayedStep {
   PurposeBytes at_peak = {};    // what they are for
   double trained_elements = 0;  // of the weights that have gradients
   double trained_bytes = 0;
-  double kept_bytes = 0;  // live after it beside gradients: what the program holds on
+  double kept_bytes = 0;  // live after it beside gradients: what the program still holds
 };
 
 // What a tape holds once its backward pass is over; without `forward_bytes`.
@@ -23,9 +23,5 @@ bool can_play(const Model& model, const ModelCode& code);
 
 // `keeps_gradients`: those of weights are made by this step and stay until the optimizer has used them.
 PlayedStep play_step(const TrainingRun& run, bool keeps_gradients);
-
-// The most that a pass without gradients over `samples` sequences needs until the logits of its tokens behind
-// the prompt are scored (PPOTrainer, which asks for all hidden states).
-double played_scoring_bytes(const TrainingRun& run, int64_t samples);
 
 }  // namespace spillway::estimator

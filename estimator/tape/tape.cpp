@@ -169,6 +169,15 @@ void Tape::end_forward(bool copies_are_saved) {
   if (!copies_are_saved) add(Purpose::kCopies, -copies);
 }
 
+void Tape::let_go(std::vector<Kept>& kept) {
+  for (const Kept& each : kept) {
+    if (!each.share || storages_[each.share.index_].shares > 1) continue;
+    const Storage& storage = storages_[each.share.index_];
+    add(storage.purpose, -(each.times - 1) * storage.bytes);
+  }
+  kept.clear();
+}
+
 Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {
   if (!gradients_on_) return body(input);
   if (!reentrant) {

@@ -234,6 +234,14 @@ class Tape {
   // Copies of weights that autocast keeps until it ends.
   std::vector<std::pair<Edge, Tensor>>& casts() { return casts_; }
   void end_autocast() { casts_.clear(); }
+  // What the program holds, of each layer as often as it is there.
+  struct Kept {
+    Share share = {};
+    double times = 1;
+  };
+  void keep(const Share& share, std::vector<Kept>& by) const { by.push_back({share, weight_times_}); }
+  void let_go(std::vector<Kept>& kept);
+
   // Ends a model's forward pass: autocast and caches are gone. `copies_are_saved`: nodes hold weights' copies
   // on.
   void end_forward(bool copies_are_saved);

@@ -153,14 +153,16 @@ TEST(Megatron, WeightsInEightBitsNeedTheirOptimizerAndBuffer) {
   EXPECT_EQ(complaint({{"fp8-param-gather", "true"}}),
             "fp8-param-gather: not allowed without fp8-format; allowed: fp8-format hybrid, e4m3");
   EXPECT_EQ(complaint({{"fp8-param-gather", "true"}, {"fp8-format", "hybrid"}}),
-            "fp8-param-gather: not modelled without use-distributed-optimizer; allowed: beside it, without "
-            "Megatron-FSDP");
+            "fp8-param-gather: not allowed without use-distributed-optimizer; allowed: beside it");
+  EXPECT_EQ(
+      complaint({{"fp8-param-gather", "true"}, {"fp8-format", "hybrid"}, {"use-megatron-fsdp", "true"}}),
+      "fp8-param-gather: not modelled beside use-megatron-fsdp; allowed: use-distributed-optimizer");
   std::map<std::string, std::string> scaled = {{"fp8-param-gather", "true"},
                                                {"fp8-format", "e4m3"},
                                                {"fp8-recipe", "mxfp8"},
                                                {"use-distributed-optimizer", "true"}};
   EXPECT_EQ(complaint(scaled),
-            "fp8-param-gather: not allowed beside fp8-recipe 'mxfp8' alone; allowed: with "
+            "fp8-param-gather: not modelled beside fp8-recipe 'mxfp8' alone; allowed: with "
             "reuse-grad-buf-for-mxfp8-param-ag");
   scaled["reuse-grad-buf-for-mxfp8-param-ag"] = "true";
   EXPECT_EQ(complaint(scaled), "");

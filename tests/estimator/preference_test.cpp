@@ -1,4 +1,5 @@
-// Training on pairs of which one is preferred: what a reference holds, and what is refused.
+// Training on what is preferred, pairs or answers that are scored: what the models beside it hold, and what
+// is refused.
 #include "estimator/inputs/preference.h"
 
 #include <gtest/gtest.h>
@@ -138,6 +139,76 @@ TEST(Preference, WritingManyAnswersIsThePeak) {
   EXPECT_LT(ppo_rank(with(many, {{"rollout.batch", "1"}})).peak_bytes, rank.peak_bytes);
 }
 
+double phase(const RankClass& rank, std::string_view name) {
+  for (const Phase& each : rank.phases) {
+    if (name == each.name) return each.bytes;
+  }
+  ADD_FAILURE() << "no phase " << name;
+  return 0;
+}
+
+// A pass that scores keeps each layer's hidden state, keys and values, of four key heads of 64 and of
+// sixteen.
+TEST(Preference, ScoringKeepsStatesAndCachesOfAllLayers) {
+  const auto of_layer = [](const char* key_heads) {
+    const auto scored = [&](const char* layers) {
+      return phase(ppo_rank({{"model.num_hidden_layers", layers},
+                             {"model.num_key_value_heads", key_heads},
+                             {"train.micro_batch", "4"}}),
+                   "answers scored");
+    };
+    const auto weights = [&](const char* layers) {
+      return ppo_rank({{"model.num_hidden_layers", layers},
+                       {"model.num_key_value_heads", key_heads},
+                       {"train.micro_batch", "4"}})
+          .steady_bytes;
+    };
+    return (scored("16") - scored("8") - weights("16") + weights("8")) / 8;
+  };
+  const double state = 2 * 4 * 512 * 1024.0;
+  EXPECT_NEAR(of_layer("4") / state, 1.5, 0.01);
+  EXPECT_NEAR(of_layer("16") / state, 3, 0.01);
+}
+
+// They are there until the optimizer's step is over too, of the model alone.
+TEST(Preference, TheOptimizersStepFindsThemToo) {
+  for (const char* precision : {"bf16", "fp32", "autocast"}) {
+    const auto step = [&](const char* layers) {
+      const RankClass rank = ppo_rank({{"model.num_hidden_layers", layers},
+                                       {"model.num_key_value_heads", "16"},
+                                       {"train.precision", precision},
+                                       {"train.optimizer_step", "fused"},
+                                       {"train.micro_batch", "4"}});
+      const double gradients = bucket(rank, "weights") + bucket(rank, "value model");
+      return phase(rank, "optimizer step") - rank.steady_bytes - gradients;
+    };
+    const double state = (std::string_view(precision) == "bf16" ? 2 : 4) * 4 * 512 * 1024.0;
+    EXPECT_NEAR((step("16") - step("8")) / 8 / state, 3, 0.01) << precision;
+  }
+}
+
+// TRL pads what it has written to whole batches.
+TEST(Preference, AnswersArePaddedToWholeBatches) {
+  const auto logits = [](const char* answers) {
+    return bucket(ppo_rank({{"train.micro_batch", "1"}, {"train.gradient_accumulation", answers}}),
+                  "logits of answers");
+  };
+  EXPECT_EQ(logits("65"), 2 * logits("64"));
+  EXPECT_EQ(logits("64"), 64 * logits("1"));
+}
+
+TEST(Preference, AnAdviceIsNothingThatIsRefused) {
+  const RunKeys keys = {{"train.method", "ppo"}, {"train.precision", "bf16"}, {"parallel.gpus", "4"}};
+  for (const Mitigation& each : mitigations(must_read(preferring(keys)))) {
+    EXPECT_EQ(each.change.find("recompute"), std::string::npos);
+    EXPECT_EQ(each.change.find("zero"), std::string::npos);
+  }
+  const Result<Solution> found =
+      solve(must_read(preferring(keys)), Unknown::kTensor, {"small", 1.0 * (1 << 28)}, estimate);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  EXPECT_FALSE(found.value().fits);
+}
+
 TEST(Preference, ASequenceThatFitsIsLongerThanItsPrompt) {
   const RunKeys keys = {{"train.micro_batch", "4"}, {"train.sequence", "2048"}, {"train.prompt", "1000"}};
   const Result<Solution> found =
@@ -174,10 +245,11 @@ TEST(Preference, RefusalsSayWhatIsAllowed) {
   EXPECT_EQ(complaint({{"rollout.batch", "8"}}),
             "rollout.batch: not allowed beside train.method 'dpo'; allowed: ppo");
   EXPECT_EQ(complaint({{"train.method", "ppo"}, {"adapter.kind", "lora"}}),
-            "adapter.kind: not modelled beside train.method 'ppo'; allowed: none");
+            "adapter.kind: 'lora' is not modelled beside train.method 'ppo'; allowed: none");
   EXPECT_EQ(
       complaint({{"train.method", "ppo"}, {"train.recompute", "full"}}),
-      "train.recompute: not modelled beside train.method 'ppo', which does not turn it on; allowed: none");
+      "train.recompute: 'full' is not modelled beside train.method 'ppo', whose trainer recomputes nothing; "
+      "allowed: none");
   EXPECT_EQ(complaint({{"train.reference", "base"}}),
             "train.reference: 'base' is not allowed without adapter.kind; allowed: copy, precomputed");
   EXPECT_EQ(complaint({{"train.reference", "copy"}, {"adapter.kind", "lora"}}),

@@ -53,6 +53,7 @@ RunKeys keys_of(const Json& row) {
     out["train.method"] = row["method"];
     out["train.prompt"] = std::to_string(row["sequence"].get<int64_t>() / 4);
   }
+  if (row.contains("rollout_batch")) out["rollout.batch"] = row["rollout_batch"].dump();
   if (row.contains("images")) {
     out["train.images"] = row["images"].dump();
     out["train.freeze_vision"] = row["freeze_vision"].dump();
@@ -312,6 +313,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, DryrunPeaks,
                                          Rows{"transformers-images.jsonl", "Images", 0.8, 4, 5},
                                          Rows{"transformers-more.jsonl", "More", 0.1, 1.3, 3.5},
                                          Rows{"transformers-optimizers.jsonl", "Optimizers", 0.05, 0.8, 1.5},
+                                         Rows{"transformers-ppo.jsonl", "Ppo", 0.05, 0.3, 0.5},
                                          Rows{"transformers-preference.jsonl", "Preference", 0.1, 1.5, 3.5}),
                          [](const auto& rows) { return std::string(rows.param.name); });
 }  // namespace
