@@ -156,6 +156,7 @@ struct ModelCode {
   bool expands_masks = false;         // samples share a mask of truth values
   bool masks_without_cache = false;   // without one a causal mask is made, in case sequences are packed
   bool reentrant = false;             // checkpointing is
+  bool returns_scores = false;        // layers return eager attention's, whether or not they are asked for
   bool shares_tensors = false;        // layers with shared weights have modules of their own
   bool nests_checkpoints = false;     // a recomputed layer has another in it (Zamba2 of transformers 5)
   double hidden_dropout = 0;

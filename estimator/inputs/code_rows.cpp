@@ -32,6 +32,7 @@ constexpr CodeRow kBertCode{
     .embedding_norm = true,
     .masked_language_head = true,
     .softmax_as_is = true,
+    .returns_scores = true,
     .names = {
         .query = "query", .key = "key", .value = "value", .output = "dense", .up = "dense", .down = "dense"}};
 // Norms stand before blocks; the first one's takes the place of the embedding's.
@@ -40,6 +41,7 @@ constexpr CodeRow kBertNormedBeforeCode = changed("xlm-roberta-xl", kBertCode, [
   row.embedding_norm = false;
 });
 constexpr CodeRow kDistilBertCode = changed("distilbert", kBertCode, [](CodeRow& row) {
+  row.returns_scores = false;
   row.names = {
       .query = "q_lin", .key = "k_lin", .value = "v_lin", .output = "out_lin", .up = "lin1", .down = "lin2"};
 });
@@ -129,6 +131,7 @@ constexpr CodeRow kExaone4Code{.type = "exaone4",
                                .only_windowed = true};
 constexpr CodeRow kGlm4vCode = changed("glm4v_text", kGlm4Code, [](CodeRow& row) { row.unmasked = true; });
 constexpr CodeRow kDebertaCode = changed("deberta-v2", kBertCode, [](CodeRow& row) {
+  row.returns_scores = false;
   row.sdpa = kNever;
   row.names = {.query = "query_proj",
                .key = "key_proj",
@@ -380,6 +383,7 @@ constexpr std::array kCodeRows = {
             .activation = "gelu",
             .rotary = 0,
             .embedding_norm = true,
+            .returns_scores = true,
             .names = {.joined = "query_key_value",
                       .output = "dense",
                       .up = "dense_h_to_4h",

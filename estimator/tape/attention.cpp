@@ -386,6 +386,8 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
     probabilities = op_.cast(probabilities, element);
   }
   probabilities = dropped(probabilities, code_.attention_dropout);
+  const bool is_checkpointed = code_.reentrant && run_.training.recompute == Recompute::kFull;
+  if (code_.returns_scores && is_checkpointed) tape_.return_beside(probabilities);
   const bool copies =
       path == AttentionPath::kEager && (batch_ > 1 || code_.copies_heads) && !code_.eager_attention;
   Tensor out = op_.product(probabilities, copies ? op_.copy(heads.value) : heads.value,

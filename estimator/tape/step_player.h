@@ -165,6 +165,7 @@ class StepPlayer {
     const Tensor embedded_copy = beside_embedded(layers, tower, x);
     if (returned_ != nullptr) tape_.keep(x.data, *returned_);
     x = all_layers(layers, tower, x);
+    tape_.forget_beside();
     if (altup != nullptr) x = layers.altup_output(*altup, x);
     // Recomputed layers save what is made of them once more.
     if (run_.training.recompute != Recompute::kFull || code_->bias != BiasCode::kEfficient)

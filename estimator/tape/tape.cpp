@@ -197,10 +197,16 @@ Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {
   Recorder recorder(*this, {input.edge});
   recorder.save(input.data);
   gradients_on_ = false;
+  std::vector<Tensor> before = std::exchange(beside_, {});
   Tensor out = body(input.detached());
+  before.clear();
   gradients_on_ = true;
   const Tensor kept = input.detached();
-  out.edge = recorder.finish([this, kept, body](Backward& run) {
+  std::vector<double> beside;
+  for (const Tensor& each : beside_) beside.push_back(each.bytes());
+  out.edge = recorder.finish([this, kept, body, beside](Backward& run) {
+    std::vector<Share> zeros;
+    for (const double bytes : beside) zeros.push_back(run.make(bytes));
     // A leaf of the inner graph, whose gradient is the input's.
     const size_t base = nodes_.size();
     nodes_.emplace_back();
@@ -210,11 +216,14 @@ Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {
     in_backward_ = false;
     in_second_run_ = true;
     // The output lives until the inner backward pass is through (CheckpointFunction.backward).
+    beside_.clear();
     const Tensor result = body(again);
+    const std::vector<Tensor> others = std::exchange(beside_, {});
     casts_.clear();
     in_second_run_ = false;
     in_backward_ = true;
     deliver(result.edge, run.gradient());
+    for (size_t i = 0; i < zeros.size(); ++i) deliver(others[i].edge, zeros[i]);
     run_down_to(base + 1, false);
     Share for_input = std::move(nodes_.back().gradients[0]);
     nodes_.pop_back();

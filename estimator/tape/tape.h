@@ -228,6 +228,13 @@ class Tape {
   // one's nodes had saved, and ends with the last of it.
   Tensor checkpoint(const Tensor& input, const Body& body, bool reentrant);
 
+  // A layer returns this beside its result, and nothing asks for its gradient. Where a re-entrant checkpoint
+  // is around it autograd makes zeros of it before the layer runs again (materialize_grads), holds them to
+  // the end of its backward pass, and adds to them there.
+  void return_beside(const Tensor& x) { beside_.push_back(x); }
+  // The variable that holds what the last layer has returned is gone.
+  void forget_beside() { beside_.clear(); }
+
   // From the last output, whose gradient is made here.
   void backward(const Tensor& loss);
 
@@ -322,6 +329,7 @@ class Tape {
   std::vector<Tensor>* shared_weights_ = nullptr;
   size_t next_shared_ = 0;
   std::vector<Share>* also_held_ = nullptr;  // as AlsoHeld has set it
+  std::vector<Tensor> beside_ = {};          // of the layer that runs, or was the last to do so
   PurposeBytes repeated_ones_ = {};          // of layers that are not played
   double weight_times_ = 1, trained_elements_ = 0, trained_bytes_ = 0;
   double live_ = 0, peak_ = 0;
