@@ -329,10 +329,12 @@ TEST_F(EstimateCommandTest, BadInputIsOneLine) {
 }
 
 TEST_F(EstimateCommandTest, WrongUseIsOneLine) {
+  const std::string empty = path("empty");
+  std::filesystem::create_directory(empty);
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"estimate"},
         {"estimate", "/no/such/file"},
-        {"estimate", "/tmp"},
+        {"estimate", empty},
         {"estimate", write("c.json", kLlama8b), "--gpu", "banana"},
         {"estimate", write("c.json", kLlama8b), "--gpus", "0"},
         {"estimate", write("c.json", kLlama8b), "--jsonl", "x"},

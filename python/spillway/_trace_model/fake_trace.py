@@ -44,6 +44,16 @@ FIRST_ADDRESS = 1 << 40
 ADDRESS_STEP = 512
 
 
+def _fills_its_memory(tensor: torch.Tensor) -> bool:
+    """Its elements lie without gaps and overlaps, in some order of its dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 class Recorder(Recording, TorchDispatchMode):
     """Records while it is entered, inside of a FakeTensorMode. All threads that autograd starts are recorded."""
 
@@ -221,7 +231,7 @@ class Recorder(Recording, TorchDispatchMode):
             and not torch.is_grad_enabled()
             and args[0].dtype == args[1].dtype
             and args[0].shape == args[1].shape
-            and torch._prims_common.is_non_overlapping_and_dense_or_false(args[0])
+            and _fills_its_memory(args[0])
             and not any(not is_library(file) for file, _, _ in stack_here())
         )
 
