@@ -13,6 +13,8 @@ import unittest
 from pathlib import Path
 
 GENERATOR, BUILT, CC = sys.argv[1:4]
+# The simulated runtime is of the version that the installed PyTorch was built for.
+CUDA = "13" if (Path(BUILT) / "libcudart.so.13").exists() else "12"
 
 
 class MakeLibraries(unittest.TestCase):
@@ -44,6 +46,8 @@ class MakeLibraries(unittest.TestCase):
             BUILT,
             "--cc",
             CC,
+            "--cuda",
+            CUDA,
             *places,
             *options,
         ]
@@ -60,7 +64,7 @@ class MakeLibraries(unittest.TestCase):
         done = self.make()
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         made = self.folder / "made"
-        self.assertEqual(ctypes.CDLL(str(made / "libcublas.so.13")).cublasOfTomorrow(), 0)
+        self.assertEqual(ctypes.CDLL(str(made / f"libcublas.so.{CUDA}")).cublasOfTomorrow(), 0)
         # What it would compute is read by the caller, so it is not said to have worked.
         self.assertEqual(ctypes.CDLL(str(made / "libcudnn.so.9")).cudnnOfTomorrow(), 3000)
         self.assertEqual((made / "made_for").read_text(), "__version__ = 'of the test'\n")
