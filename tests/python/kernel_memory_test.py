@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from spillway._pytorch.releases import release_of
 from spillway._trace_model import kernel_memory
 from spillway._trace_model.fake_trace import Recorder
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -107,6 +108,10 @@ def taken(call: Callable[[], object]) -> tuple[list[int], bool]:
     return sorted(sizes), torch.cuda.memory_allocated() - before >= LEAST_WORKSPACE
 
 
+# What kernels take is written down as of 2.11; docs/trace-model.md says where 2.10 differs.
+IS_OLDER = release_of(torch) < (2, 11)
+
+
 class Workspaces(unittest.TestCase):
     def compare(self, all_products: Iterator[Product]) -> None:
         for name, func, args, kwargs in all_products:
@@ -116,12 +121,14 @@ class Workspaces(unittest.TestCase):
                 self.assertEqual(sorted({size for _, _, size in said}), sizes)
                 self.assertEqual(kept, bool(sizes) and kernel_memory.blas().are_kept)
 
+    @unittest.skipIf(IS_OLDER, "PyTorch 2.10 has another workspace for sums of one row")
     def test_of_sums(self) -> None:
         self.compare(sums())
 
     def test_of_other_products(self) -> None:
         self.compare(products())
 
+    @unittest.skipIf(IS_OLDER, "PyTorch 2.10 has another workspace for sums of one row")
     def test_where_cublas_lt_is_preferred(self) -> None:
         torch.backends.cuda.preferred_blas_library("cublaslt")
         try:
@@ -203,6 +210,8 @@ class Peaks(unittest.TestCase):
     def test_on_fake_tensors_and_on_the_device(self) -> None:
         for dtype in (torch.float32, torch.bfloat16):
             for name, operator, shapes in operators():
+                if IS_OLDER and name == "embedding in few rows":
+                    continue
                 with self.subTest(f"{name} {dtype}"):
                     there = self.on_the_device(operator, shapes, dtype)
                     here = self.on_fake_tensors(operator, shapes, dtype)
