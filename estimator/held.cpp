@@ -78,6 +78,8 @@ class Collector {
   std::vector<double> segment_ = {};  // what the largest recomputation brings back
   double segment_bytes_ = 0;
   double moved_bytes_ = 0;
+  double returning_bytes_ = 0;  // the most that a layer brings back, once for each operator that saved it
+  double moved_scores_ = 0;     // the largest attention's among them
 
  private:
   // The layer joins the segment that is recomputed together; the input that is kept for it, if any.
@@ -99,11 +101,16 @@ class Collector {
 
   void note_moved(size_t start) {
     std::array<std::vector<SavedTensor>, kMovedParts> moved;
-    double copied = 0;
+    double copied = 0, returning = 0;
     for (size_t i = start; i < kept_.size(); ++i) {
-      copied += kept_[i].copied;
-      if (kept_[i].moved != MovedPart::kNone) moved[static_cast<size_t>(kept_[i].moved)].push_back(kept_[i]);
+      const SavedTensor& tensor = kept_[i];
+      copied += tensor.copied;
+      if (tensor.moved == MovedPart::kNone) continue;
+      moved[static_cast<size_t>(tensor.moved)].push_back(tensor);
+      returning += tensor.bytes + tensor.copied;
+      if (tensor.part == Part::kScores) moved_scores_ = std::max(moved_scores_, tensor.bytes);
     }
+    returning_bytes_ = std::max(returning_bytes_, returning);
     if (copied > 0) last_copied_ = copied;
     for (size_t part = 0; part < kMovedParts; ++part) {
       if (!moved[part].empty()) last_moved_[part] = std::move(moved[part]);
@@ -212,7 +219,12 @@ Turn turning_point(const TrainingRun& run, const Stage& stage, const Collector& 
                  {scores}),
       one_bucket({"a layer's gradients", reduction, "16-bit ones and the input of their reduction",
                   "PyTorch FSDP, reduce-scatter"},
-                 {reduction})};
+                 {reduction}),
+      // The next layer's tensors come back while one's own are used (on_group_start_backward).
+      one_bucket({"moved activations on their way back", held.returning_bytes_ + held.moved_scores_,
+                  "a layer's, once for each operator that saved them, and its scores' gradients",
+                  "Megatron-LM, fine_grained_activation_offload.py"},
+                 {held.returning_bytes_, held.moved_scores_})};
   return *std::max_element(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
     return total_bytes(a.buckets) < total_bytes(b.buckets);
   });

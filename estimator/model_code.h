@@ -157,8 +157,9 @@ struct ModelCode {
   bool masks_without_cache = false;   // without one a causal mask is made, in case sequences are packed
   bool reentrant = false;             // checkpointing is
   bool returns_scores = false;        // layers return eager attention's, whether or not they are asked for
-  bool shares_tensors = false;        // layers with shared weights have modules of their own
-  bool nests_checkpoints = false;     // a recomputed layer has another in it (Zamba2 of transformers 5)
+  bool encoder_returns_scores = false;  // those of the first of two towers alone
+  bool shares_tensors = false;          // layers with shared weights have modules of their own
+  bool nests_checkpoints = false;       // a recomputed layer has another in it (Zamba2 of transformers 5)
   double hidden_dropout = 0;
   double inner_dropout = 0;  // between the matrices of a feed-forward block
   double attention_dropout = 0;

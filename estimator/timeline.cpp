@@ -125,7 +125,8 @@ void set_interval(const TrainingRun& run, double experts, RankClass& out) {
   const double predicted = out.peak_bytes - out.engine_bytes;
   const double steady = std::min(out.steady_bytes, predicted);
   const double transient = std::max(0.0, predicted - steady - experts);
-  const double share = kActivationSpread.value + (run.training.fp8.on() ? kFp8Spread.value : 0);
+  const double share = kActivationSpread.value + (run.training.fp8.on() ? kFp8Spread.value : 0) +
+                       (run.training.moved.on() ? kMovedSpread.value : 0);
   const double spread = kStateSpread.value * steady + share * transient + kExpertSpread.value * experts;
   out.lowest_bytes = out.peak_bytes - spread;
   out.highest_bytes = out.peak_bytes + spread;

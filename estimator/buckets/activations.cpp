@@ -1,5 +1,7 @@
 #include "estimator/buckets/activations.h"
 
+#include <initializer_list>
+
 #include "estimator/buckets/experts.h"
 
 // Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4, counts the
@@ -124,6 +126,16 @@ class Lister {
     add(part, product_input_ * one);
   }
 
+  // Each is moved or not by its own size; where nothing is they count as one.
+  void attention_tensors(std::initializer_list<double> elements, MovedPart moved) const {
+    double all = 0;
+    for (const double one : elements) {
+      if (training_.moved.on()) add(Part::kAttention, element_, one, moved);
+      all += one;
+    }
+    if (!training_.moved.on()) add(Part::kAttention, element_ * all);
+  }
+
   void projections(const Attention& block) const {
     const double query = static_cast<double>(block.heads * block.head_dim) * tokens_ / tensor_;
     const double key = reuses_keys(block) ? 0
@@ -138,8 +150,7 @@ class Lister {
     // A gate, and what it is multiplied with.
     if (block.gated) add(Part::kAttention, 2 * element_ * query);
     // Norms over heads keep their inputs beside their outputs.
-    if (block.head_norm_parameters > 0)
-      add(Part::kAttention, element_, query + key, MovedPart::kQueryKeyValue);
+    if (block.head_norm_parameters > 0) attention_tensors({query, key}, MovedPart::kQueryKeyValue);
     output(query);
   }
 
@@ -181,7 +192,7 @@ class Lister {
   void core(const Attention& block) const {
     const double heads = static_cast<double>(block.heads) / tensor_;
     if (training_.attention == AttentionKernel::kFlash) {
-      add(Part::kAttention, 4 * heads * tokens_);  // one fp32 sum for each row of scores
+      add(Part::kAttention, 4, heads * tokens_, MovedPart::kAttentionCore);  // a sum for each row of scores
       if (run_.behaviour.flash_saves_output_twice)
         add(Part::kAttention, element_, heads * static_cast<double>(block.head_dim) * tokens_,
             MovedPart::kAttentionCore);
@@ -194,6 +205,8 @@ class Lister {
     };
     if (training_.score_copy_bytes > 0) core_one(training_.score_copy_bytes);
     core_one(element_);
+    // Softmax saves its result, and so does the product with the values.
+    if (moves(MovedPart::kAttentionCore, scores)) out_.back().copied = element_ * scores;
     score_mask(block, scores);
     if (!training_.attention_dropout) return;
     core_one(1);

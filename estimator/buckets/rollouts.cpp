@@ -4,13 +4,17 @@
 
 namespace spillway::estimator {
 
-double cached_elements(const Model& model) {
+double cached_elements(const TrainingRun& run) {
   int64_t out = 0;
-  for (const Layer& layer : model.towers.back().layers) {
+  for (const Layer& layer : run.model.towers.back().layers) {
     for (const Block& block : layer) {
       const auto* attention = std::get_if<Attention>(&block);
       if (attention == nullptr || reuses_keys(*attention)) continue;
       const auto& latent = attention->latent;
+      if (latent && run.code.caches_latent) {
+        out += latent->key_value_rank + latent->rotary_dim;
+        continue;
+      }
       out += latent ? attention->heads * (latent->head_dim + latent->rotary_dim + latent->value_dim)
                     : 2 * attention->key_value_heads * attention->head_dim;
     }
@@ -32,7 +36,7 @@ RolloutBytes rollout_bytes(const TrainingRun& run) {
            static_cast<double>(run.model.vocabulary);
   };
   const auto written = [&](int64_t before, int64_t now) {
-    const double cache = static_cast<double>(now * (sequence - 1)) * cached_elements(run.model);
+    const double cache = static_cast<double>(now * (sequence - 1)) * cached_elements(run);
     return logits(before + 2 * now) + weight_bytes(training) * cache;
   };
   const int64_t last = answers - (batches - 1) * together;

@@ -6,8 +6,8 @@
 
 namespace spillway::estimator {
 
-// Keys and values of a token in all layers, as transformers' cache has them. Elements.
-double cached_elements(const Model& model);
+// Keys and values of a token in all layers, or what they are made of where the code caches that. Elements.
+double cached_elements(const TrainingRun& run);
 
 inline int64_t answers_of_step(const Training& training) {
   return training.micro_batch * training.microbatches;

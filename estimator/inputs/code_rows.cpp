@@ -99,8 +99,10 @@ constexpr CodeRow kBartCode{.type = "bart",
                             .embedding_norm = true,
                             .two_stacks = true,
                             .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}};
-constexpr CodeRow kMbartCode =
-    changed("mbart", kBartCode, [](CodeRow& row) { row.residual = ResidualCode::kBefore; });
+constexpr CodeRow kMbartCode = changed("mbart", kBartCode, [](CodeRow& row) {
+  row.residual = ResidualCode::kBefore;
+  row.encoder_returns_scores = true;
+});
 constexpr CodeRow kPegasusCode =
     changed("pegasus", kMbartCode, [](CodeRow& row) { row.embedding_norm = false; });
 
@@ -168,6 +170,7 @@ constexpr CodeRow kGptjCode{.type = "gptj",
                             .norm = NormCode::kLayerNorm,
                             .activation = "gelu_new",
                             .residual = ResidualCode::kParallel,
+                            .returns_scores = true,
                             .names = {.output = "out_proj", .up = "fc_in", .down = "fc_out"}};
 constexpr CodeRow kGemma2Code{.type = "gemma2",
                               .sdpa = {0, 521},
@@ -375,6 +378,7 @@ constexpr std::array kCodeRows = {
             .norm = NormCode::kLayerNorm,
             .activation = "gelu_new",
             .rotary = 0,
+            .returns_scores = true,
             .names = {.output = "out_proj", .up = "c_fc", .down = "c_proj"}},
     CodeRow{.type = "bloom",
             .sdpa = kNever,

@@ -51,8 +51,9 @@ struct CodeRow {
   bool multiplied = false;      // embeddings, blocks' results and logits are multiplied with numbers
   bool embedding_norm = false;
   bool masked_language_head = false;
-  bool softmax_as_is = false;   // eager attention's, not in fp32
-  bool returns_scores = false;  // as in ModelCode, before transformers 5
+  bool softmax_as_is = false;           // eager attention's, not in fp32
+  bool returns_scores = false;          // as in ModelCode, before transformers 5
+  bool encoder_returns_scores = false;  // the same
   bool layer_scale = false;
   bool norms_inside = false;  // as in ModelCode
   bool two_stacks = false;    // BART and its like: no cache beside labels, and a loss of logits as they are

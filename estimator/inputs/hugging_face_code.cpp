@@ -121,6 +121,7 @@ void read_version(CodeReader& in, const CodeRow& row, int release, ModelCode& co
   const bool is_granite = row.type == "granitemoe" || row.type == "granitemoehybrid";
   code.reentrant = old;
   code.returns_scores = old && row.returns_scores;
+  code.encoder_returns_scores = old && row.encoder_returns_scores;
   code.nests_checkpoints = code.shares_tensors = !old && row.type == "zamba2";
   code.experts = row.type == "llama4_text"   ? ExpertsCode::kEvery
                  : !old                      ? ExpertsCode::kGrouped

@@ -80,6 +80,8 @@ void read_megatron_offloading(KeyValues& values, TrainingRun& run) {
     if (found)
       values.complain(fmt::format("fine-grained-activation-offloading: not {}; allowed: {}", what, allowed));
   };
+  refuse(run.model.type != "gpt" && run.model.type != "hybrid",
+         fmt::format("modelled for {}, whose program moves nothing", run.model.type), "gpt, hybrid models");
   const std::string implementation = values.peek("transformer-impl");
   refuse(!implementation.empty() && implementation != "transformer_engine",
          fmt::format("allowed beside transformer-impl '{}'", implementation), "transformer_engine");
@@ -87,15 +89,23 @@ void read_megatron_offloading(KeyValues& values, TrainingRun& run) {
          fmt::format("modelled beside cuda-graph-impl '{}'", values.peek("cuda-graph-impl")), "none");
   refuse(run.training.recompute == Recompute::kFull, "modelled beside recompute-granularity 'full'",
          "selective");
-  moved.whole_expert_inputs = run.training.fp8.on() && values.peek("fp8-recipe") != "mxfp8" &&
-                              moved.of[static_cast<size_t>(MovedPart::kExpertInput)];
-  const bool inside_experts = moved.of[static_cast<size_t>(MovedPart::kExpertInput)] ||
-                              moved.of[static_cast<size_t>(MovedPart::kExpertActivation)];
-  if (run.training.modules.experts && inside_experts)
+  const auto moves = [&](MovedPart part) { return moved.of[static_cast<size_t>(part)]; };
+  const bool is_scaled_late = run.training.fp8.amax_history > 0;
+  if (moves(MovedPart::kExpertInput) && run.training.grouped_gemm && is_scaled_late)
     values.complain(
-        "offload-modules: expert_fc1 and moe_act are not allowed beside recompute-modules 'moe'; allowed: "
-        "one "
-        "of them");
+        "offload-modules: 'expert_fc1' is not allowed beside fp8-recipe 'delayed'; allowed: fp8-recipe "
+        "tensorwise, "
+        "blockwise, mxfp8");
+  moved.whole_expert_inputs =
+      run.training.fp8.on() && values.peek("fp8-recipe") != "mxfp8" && moves(MovedPart::kExpertInput);
+  const char* const key =
+      values.flag("moe-layer-recompute") ? "moe-layer-recompute" : "recompute-modules 'moe'";
+  for (const MovedPart part : {MovedPart::kExpertInput, MovedPart::kExpertActivation}) {
+    if (!run.training.modules.experts || !moves(part)) continue;
+    values.complain(
+        fmt::format("offload-modules: '{}' is not allowed beside {}; allowed: modules outside of experts",
+                    part == MovedPart::kExpertInput ? "expert_fc1" : "moe_act", key));
+  }
 }
 
 }  // namespace spillway::estimator

@@ -86,8 +86,10 @@ void read_values(KeyValues& values, TrainingRun& run) {
   };
   const Training& training = run.training;
   refuse(training.adapter.on(), "adapter.kind", "", "none");
-  refuse(training.turns.on() || training.projection_rank > 0, "train.optimizer", ", which updates two models",
-         "adamw, adamw8bit, adafactor, lion, sgd, sgd-momentum");
+  const bool names_layers = values.has("train.layers_at_a_time");
+  refuse(training.turns.on() || training.projection_rank > 0,
+         names_layers ? "train.layers_at_a_time" : "train.optimizer", ", whose optimizer has two models",
+         names_layers ? "without it" : "optimizers of all weights at once, such as adamw, sgd");
   refuse(training.recompute != Recompute::kNone, "train.recompute", ", whose trainer recomputes nothing",
          "none");
   refuse(training.frozen.on(), "model.weights", "", "weights in the training dtype");
@@ -139,7 +141,8 @@ void read_preference(KeyValues& values, TrainingRun& run) {
         "train.method: '{}' is not modelled beside sharded weights; allowed: parallel.zero 0 to 2", method));
   // TRL asks for no cache but in PPO, gives each sample a mask of its own, and drops nothing out in DPO and
   // PPO.
-  run.code.expands_masks = false;
+  run.code.expands_masks = run.code.masks_without_cache = false;
+  run.code.reentrant = false;  // of its own accord, before transformers 5 as well
   if (preference.has_value_model) {
     run.notes.assumptions.emplace_back(
         "train.method: TRL 1.12, the last release with PPO; a value model of the same widths");

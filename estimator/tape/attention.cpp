@@ -387,7 +387,10 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
   }
   probabilities = dropped(probabilities, code_.attention_dropout);
   const bool is_checkpointed = code_.reentrant && run_.training.recompute == Recompute::kFull;
-  if (code_.returns_scores && is_checkpointed) tape_.return_beside(probabilities);
+  const std::vector<Tower>& towers = run_.model.towers;
+  const bool is_encoder = towers.size() > 1 && &tower_ == &towers.front();
+  if (is_checkpointed && (code_.returns_scores || (is_encoder && code_.encoder_returns_scores)))
+    tape_.return_beside(probabilities);
   const bool copies =
       path == AttentionPath::kEager && (batch_ > 1 || code_.copies_heads) && !code_.eager_attention;
   Tensor out = op_.product(probabilities, copies ? op_.copy(heads.value) : heads.value,

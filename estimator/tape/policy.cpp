@@ -20,7 +20,7 @@ double returned_bytes(const TrainingRun& run) {
   const Tower& tower = run.model.towers.back();
   const auto tokens = static_cast<double>(run.training.micro_batch * tower.sequence);
   const auto states = static_cast<double>((static_cast<int64_t>(tower.layers.size()) + 1) * run.model.hidden);
-  const double cached = run.code.uses_cache ? cached_elements(run.model) : 0;
+  const double cached = run.code.uses_cache ? cached_elements(run) : 0;
   return weight_bytes(run.training) * tokens * (static_cast<double>(run.model.vocabulary) + states + cached);
 }
 

@@ -95,6 +95,7 @@ TEST(MegatronOffloading, ExpertsMoveInputsOfGroupedProducts) {
   EXPECT_GT(host_of("moe_act", grouped), (kLayers - 1) * 8 * kTensor - 1);
   // Beside fp8 the inputs are kept in 16 bits for it, unless rows and columns are scaled apart.
   grouped["fp8-format"] = "hybrid";
+  grouped["fp8-recipe"] = "tensorwise";
   EXPECT_NEAR(host_of("expert_fc1", grouped), (kLayers - 1) * 2 * kTensor, 1);
   grouped["fp8-recipe"] = "mxfp8";
   EXPECT_NEAR(host_of("expert_fc1", grouped), (kLayers - 1) * (1 + 1.0 / 32) * kTensor, 1);
@@ -130,6 +131,27 @@ TEST(MegatronOffloading, EveryMicrobatchInFlightMoves) {
   }
 }
 
+// Programs but those of GPT and of hybrids move nothing.
+TEST(MegatronOffloading, OtherModelsAreRefused) {
+  EXPECT_EQ(complaint(moving("core_attn", {{"encoder-seq-length", "512"}, {"decoder-seq-length", "128"}})),
+            "fine-grained-activation-offloading: not modelled for t5, whose program moves nothing; allowed: "
+            "gpt, hybrid models");
+}
+
+// Scores come back for the softmax and for the product, and have a gradient, while another layer's are there.
+TEST(MegatronOffloading, ScoresThatComeBackMayBeThePeak) {
+  const Arguments eager = {{"attention-backend", "unfused"},
+                           {"seq-length", "4096"},
+                           {"micro-batch-size", "1"},
+                           {"max-position-embeddings", "4096"},
+                           {"attention-dropout", "0"}};
+  const double scores = 2.0 * 8 * 4096 * 4096;
+  const RankClass rank = rank_of(moving("core_attn", eager));
+  EXPECT_NEAR(total_bytes(rank.steady) + total_bytes(rank.peak), rank.peak_bytes, 1);
+  EXPECT_GE(rank.peak_bytes - rank.steady_bytes, 4 * scores);
+  EXPECT_LE(rank.peak_bytes - rank.steady_bytes, 0.5 * (rank_of(eager).peak_bytes - rank.steady_bytes));
+}
+
 // An advice is nothing that the reader refuses.
 TEST(MegatronOffloading, RecomputingAllIsNoAdvice) {
   Result<TrainingRun> run = read(moving("core_attn"));
@@ -155,8 +177,12 @@ TEST(MegatronOffloading, NamesWhatCannotMove) {
       complaint(moving(
           "moe_act",
           {{"recompute-granularity", "selective"}, {"recompute-modules", "moe"}, {"num-experts", "8"}})),
-      "offload-modules: expert_fc1 and moe_act are not allowed beside recompute-modules 'moe'; allowed: "
-      "one of them");
+      "offload-modules: 'moe_act' is not allowed beside recompute-modules 'moe'; allowed: modules outside "
+      "of experts");
+  EXPECT_EQ(complaint(moving("expert_fc1",
+                             {{"num-experts", "8"}, {"moe-grouped-gemm", "true"}, {"fp8-format", "hybrid"}})),
+            "offload-modules: 'expert_fc1' is not allowed beside fp8-recipe 'delayed'; allowed: fp8-recipe "
+            "tensorwise, blockwise, mxfp8");
   EXPECT_EQ(complaint(moving("attn_proj")),
             "offload-modules: 'attn_proj' is not allowed without core_attn, which keeps the same tensor; "
             "allowed: both");
