@@ -112,17 +112,17 @@ std::string method_contradiction(const TrainingRun& run) {
   const bool is_full = training.recompute == Recompute::kFull;
   if (training.moved.on() && is_full)
     return "recompute-granularity: 'full' is not modelled beside fine-grained-activation-offloading; "
-           "allowed: "
-           "selective";
+           "allowed: selective";
   if (!training.preference.on) return {};
   if (run.parallel.tensor > 1)
     return fmt::format("{}: '{}' is not modelled beside train.method; allowed: 1", run.keys.tensor,
                        run.parallel.tensor);
   const bool has_value_model = training.preference.has_value_model;
   if (has_value_model && training.recompute != Recompute::kNone)
-    return "train.recompute: not modelled beside train.method 'ppo', whose trainer recomputes nothing; "
-           "allowed: "
-           "none";
+    return fmt::format(
+        "train.recompute: '{}' is not modelled beside train.method 'ppo', whose trainer "
+        "recomputes nothing; allowed: none",
+        is_full ? "full" : "selective");
   if (run.parallel.sharding >= (has_value_model ? DataSharding::kOptimizer : DataSharding::kParameters))
     return fmt::format("parallel.zero: '{}' is not modelled beside train.method; allowed: {}",
                        static_cast<int>(run.parallel.sharding), has_value_model ? "0" : "0 to 2");

@@ -48,7 +48,7 @@ std::string tier_rows(const estimator::RankClass& rank) {
 Json tiers_json(const estimator::RankClass& rank) {
   if (rank.host.empty() && rank.nvme.empty()) return nullptr;
   const estimator::StepTime& time = rank.time;
-  const bool is_known = time.transfer_seconds > 0;  // some run names no bandwidth
+  const bool is_known = time.transfer_seconds > 0;  // Megatron-LM's arguments name no bandwidth
   return {{"host", tier(rank.host)},
           {"nvme", tier(rank.nvme)},
           {"transfer_seconds", is_known ? Json(time.transfer_seconds) : Json()},

@@ -141,12 +141,7 @@ class Lister {
     const double key = reuses_keys(block) ? 0
                                           : static_cast<double>(block.key_value_heads * block.head_dim) *
                                                 source_tokens_ / tensor_;
-    if (training_.moved.on()) {  // each by its size
-      for (const double one : {query, key, key})
-        add(Part::kAttention, element_, one, MovedPart::kAttentionCore);
-    } else {
-      add(Part::kAttention, element_ * (query + 2 * key));
-    }
+    attention_tensors({query, key, key}, MovedPart::kAttentionCore);
     // A gate, and what it is multiplied with.
     if (block.gated) add(Part::kAttention, 2 * element_ * query);
     // Norms over heads keep their inputs beside their outputs.

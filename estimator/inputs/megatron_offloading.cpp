@@ -48,8 +48,7 @@ void read_modules(KeyValues& values, MovedTensors& moved) {
   if (has(MovedPart::kAttentionOutput) && !has(MovedPart::kAttentionCore))
     values.complain(
         "offload-modules: 'attn_proj' is not allowed without core_attn, which keeps the same tensor; "
-        "allowed: "
-        "both");
+        "allowed: both");
 }
 
 // What moves a part of the tensors only.
@@ -93,9 +92,8 @@ void read_megatron_offloading(KeyValues& values, TrainingRun& run) {
   const bool is_scaled_late = run.training.fp8.amax_history > 0;
   if (moves(MovedPart::kExpertInput) && run.training.grouped_gemm && is_scaled_late)
     values.complain(
-        "offload-modules: 'expert_fc1' is not allowed beside fp8-recipe 'delayed'; allowed: fp8-recipe "
-        "tensorwise, "
-        "blockwise, mxfp8");
+        "offload-modules: 'expert_fc1' is not allowed beside fp8-recipe 'delayed'; "
+        "allowed: fp8-recipe tensorwise, blockwise, mxfp8");
   moved.whole_expert_inputs =
       run.training.fp8.on() && values.peek("fp8-recipe") != "mxfp8" && moves(MovedPart::kExpertInput);
   const char* const key =

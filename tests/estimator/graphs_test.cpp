@@ -26,14 +26,11 @@ Result<TrainingRun> read(const Arguments& more) {
 }
 
 RankClass rank_of(const Arguments& more) {
-  Result<TrainingRun> run = read(more);
-  EXPECT_TRUE(run.ok()) << run.status().text();
-  return run.ok() ? must_estimate(run.value()).peak() : RankClass{};
+  return must_rank(read(more));
 }
 
 std::string complaint(const Arguments& more) {
-  Result<TrainingRun> run = read(more);
-  return run.ok() ? "" : run.status().text();
+  return complaint_of(read(more));
 }
 
 double bucket(const Buckets& buckets, std::string_view name) {

@@ -28,14 +28,11 @@ Arguments moving(const char* modules, Arguments more = {}) {
 }
 
 RankClass rank_of(const Arguments& more) {
-  Result<TrainingRun> run = read(more);
-  EXPECT_TRUE(run.ok()) << run.status().text();
-  return run.ok() ? must_estimate(run.value()).peak() : RankClass{};
+  return must_rank(read(more));
 }
 
 std::string complaint(const Arguments& more) {
-  Result<TrainingRun> run = read(more);
-  return run.ok() ? "" : run.status().text();
+  return complaint_of(read(more));
 }
 
 constexpr double kLayers = 12;

@@ -47,6 +47,17 @@ inline Estimate must_estimate(const TrainingRun& run) {
   return answer.ok() ? std::move(answer.value()) : Estimate{};
 }
 
+// Of the rank class with the highest peak.
+inline RankClass must_rank(const Result<TrainingRun>& run) {
+  EXPECT_TRUE(run.ok()) << run.status().text();
+  return run.ok() ? must_estimate(run.value()).peak() : RankClass{};
+}
+
+// Empty where the run was read.
+inline std::string complaint_of(const Result<TrainingRun>& run) {
+  return run.ok() ? "" : run.status().text();
+}
+
 constexpr double kGB = 1e9;
 
 // Gigabytes of weights, gradients and the optimizer's share, of a dense model without experts in mixed fp16.
