@@ -37,6 +37,13 @@ class AddressMap {
     return leaf == nullptr ? nullptr : leaf->at(granule_in_leaf(va));
   }
 
+  // Begins to fetch what find() and set() of this address need.
+  [[gnu::always_inline]] void prefetch(uint64_t va) const {
+    const uint64_t top = va >> kLeafShift;
+    const Leaf* leaf = top < kTops ? leaves_[top].load(std::memory_order_acquire) : nullptr;
+    if (leaf != nullptr) leaf->prefetch(granule_in_leaf(va));
+  }
+
   // The ranges entered for 16 KiB at or before `va`, nearest first, until `visit` answers true or
   // `most_bytes` of addresses were looked at. `visit` is given a range and the address that it was entered
   // for. No lock is held meanwhile: the range may have become that of other addresses.
@@ -94,6 +101,10 @@ class AddressMap {
   class Leaf {
    public:
     CachedRange* at(uint32_t granule) const { return entries_[granule].load(std::memory_order_acquire); }
+    [[gnu::always_inline]] void prefetch(uint32_t granule) const {
+      __builtin_prefetch(&entries_[granule], 1);
+      __builtin_prefetch(&granules_[granule / 64], 1);
+    }
     void set(uint32_t granule, CachedRange* range) {
       entries_[granule].store(range, std::memory_order_release);
       granules_[granule / 64].fetch_or(bit(granule));

@@ -45,11 +45,11 @@ bool FreePages::ends_fit(const CachedRange& range) const {
 }
 
 bool FreePages::fits(const CachedRange& range) const {
-  if (!ends_fit(range)) return false;
+  // Whole pages first: the bitmap is small, and most ranges that others have bytes of are told by it.
   for (const PageRun& run : range.runs) {
     if (!free_.all_set(run.first, run.count)) return false;
   }
-  return true;
+  return ends_fit(range);
 }
 
 void FreePages::take_piece(PageId id, uint32_t begin, uint32_t end) {
@@ -57,6 +57,7 @@ void FreePages::take_piece(PageId id, uint32_t begin, uint32_t end) {
   const uint32_t pieces = free_quanta.size();
   if (free_.test(id)) {
     free_.clear(id);
+    note_changed(id, 1);
     ++taken_.pages;
     free_quanta.fill_outside(begin, end);
   } else {
@@ -72,6 +73,7 @@ void FreePages::give_piece(PageId id, uint32_t begin, uint32_t end, uint64_t epo
   if (page.free_quanta.is_all_outside(begin, end)) {
     page.free_quanta.clear();
     free_.set(id);
+    note_changed(id, 1);
     ++change.pages;
     stamp(id, 1, epoch);  // mutant: stamp-edge
   } else {
@@ -96,6 +98,7 @@ bool FreePages::take(CachedRange& range) {
   // cache, a tenth of a hit.
   taken_.pages = pages;
   taken_.fragments = 0;
+  note_changed(range);
   if (range.head_page != kNoPage) take_piece(range.head_page, range.head_begin, range.head_end);
   if (range.tail_page != kNoPage) take_piece(range.tail_page, 0, range.tail_end);
   free_count_ -= static_cast<uint32_t>(taken_.pages);
@@ -110,6 +113,7 @@ FreePages::Change FreePages::give(CachedRange& range, uint64_t epoch) {
     change.pages += run.count;
     stamp(run.first, run.count, epoch);  // mutant: stamp-runs
   }
+  note_changed(range);
   if (range.head_page != kNoPage)
     give_piece(range.head_page, range.head_begin, range.head_end, epoch, change);
   if (range.tail_page != kNoPage) give_piece(range.tail_page, 0, range.tail_end, epoch, change);
@@ -225,6 +229,7 @@ void FreePages::choose_free(uint32_t most, std::vector<PageId>& out) const {
 
 void FreePages::add(PageId first, uint32_t count) {
   free_.set(first, count);
+  note_changed(first, count);
   free_count_ += count;
   owned_count_ += count;
 }
@@ -232,6 +237,7 @@ void FreePages::add(PageId first, uint32_t count) {
 void FreePages::drop(PageId first, uint32_t count) {
   reindex();
   free_.clear(first, count);
+  note_changed(first, count);
   free_count_ -= count;
   owned_count_ -= count;
   if (owned_count_ == 0) given_count_ = 0;
@@ -241,7 +247,9 @@ void FreePages::receive(FreePages& from, const std::vector<PageId>& pages, uint6
   from.reindex();
   for (const PageId id : pages) {
     from.free_.clear(id);
+    from.note_changed(id, 1);
     free_.set(id);
+    note_changed(id, 1);
     stamp(id, 1, epoch);  // mutant: stamp-received
   }
   const auto count = static_cast<uint32_t>(pages.size());

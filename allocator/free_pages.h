@@ -148,6 +148,16 @@ class FreePages {
       }
     }
   }
+  // The bits of these pages, or of the whole pages of the range, changed.
+  void note_changed(PageId first, uint32_t count) {
+    if (holes_.is_built()) [[unlikely]]
+      holes_.note(first, count);
+  }
+  void note_changed(const CachedRange& range) {
+    if (!holes_.is_built()) [[likely]]
+      return;
+    for (const PageRun& run : range.runs) holes_.note(run.first, run.count);
+  }
   // Bring the fragment index, or that of the holes, up to date with the pages touched since the last search.
   void reindex();
   void reindex_holes();

@@ -14,9 +14,6 @@ constexpr uint32_t kMostFrugalPages = 16;
 constexpr uint32_t kScarceFreeDivisor = 5;
 constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostNeighbours = 32;
-// Of close fits those up to 128 KiB are at the lowest address: where they are spread, no long runs come
-// about; of the larger ones more are lost inside pages so (docs/decisions/unrepeated.md).
-constexpr uint32_t kLowQuanta = kPageQuanta / 16;
 // A segment serves, whole, a block of at least this part of its size: 1 of 2.
 constexpr uint32_t kMostOfSegment = 2;
 // Slots that one search of the views looks at: tens of microseconds, as a few mappings cost.
@@ -103,9 +100,9 @@ std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) 
 std::optional<Layout> FreePages::find_close_fit(const Request& request) {
   reindex_holes();
   if (!holes_.is_built()) return std::nullopt;
-  const bool is_low =
-      request.quanta <= kLowQuanta || (request.quanta < kPageQuanta && grain_ != BlockGrain::kQuantum);
-  if (is_low) return find_low_fit(request);
+  // Of close fits those up to 128 KiB are at the lowest address: where they are spread, no long runs come
+  // about; of the larger ones more are lost inside pages so (docs/decisions/unrepeated.md).
+  if (request.quanta <= holes_.most_piece()) return find_low_fit(request);
   if (request.align_quanta > 1) return std::nullopt;
   const std::optional<HoleIndex::Position> hole = holes_.find_closest(request.quanta);
   if (!hole.has_value()) return std::nullopt;

@@ -135,18 +135,28 @@ CachedRange* Heap::take_searched(const Request& request) {
   return range != nullptr && pages_.take(*range) ? serve(request, range) : nullptr;
 }
 
-bool Heap::spends_pages() const {
-  if (!predictor_.is_asleep() || !purchase_.spares_mappings(predictor_.now())) return false;
-  return store_.slack_percent() > 0 && grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages &&
-         store_.may_have_room(1 + store_.page_count() / kPlentyDivisor);
+void Heap::note_miss(const Request& request) {
+  predictor_.note_miss();
+  purchase_.note_request(request.quanta, predictor_.now());
+}
+
+Heap::Placement Heap::placement() const {
+  const bool is_asleep = predictor_.is_asleep();
+  if (!is_asleep && !predictor_.misses_often()) return Placement::kFrugal;
+  const bool may_spend = grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages;
+  if (!may_spend || store_.slack_percent() <= 0 ||
+      !store_.may_have_room(1 + store_.page_count() / kPlentyDivisor))
+    return Placement::kFrugal;
+  return is_asleep && purchase_.spares_mappings(predictor_.now()) ? Placement::kSpending : Placement::kClose;
 }
 
 CachedRange* Heap::take_close_fit(const Request& request) {
-  purchase_.note_request(request.quanta, predictor_.now());
-  if (!spends_pages() || predictor_.is_time_to_look()) return nullptr;
-  purchase_.note_need(counters.active_bytes() + uint64_t{request.quanta} * kQuantumBytes);
+  const Placement now = placement();
+  if (now == Placement::kFrugal || predictor_.is_time_to_look()) return nullptr;
+  if (now == Placement::kSpending)
+    purchase_.note_need(counters.active_bytes() + uint64_t{request.quanta} * kQuantumBytes);
   std::optional<Layout> found = pages_.find_close_fit(request);
-  return found.has_value() ? settle(request, std::move(*found)) : nullptr;
+  return found.has_value() ? settle(request, std::move(*found), now) : nullptr;
 }
 
 CachedRange* Heap::take_same_size(const Request& request) {
@@ -163,11 +173,12 @@ CachedRange* Heap::take_same_size(const Request& request) {
 
 CachedRange* Heap::take_found(const Request& request, bool frugal) {
   if (grain_ == BlockGrain::kSegment) return take_segment(request);
-  if (!spends_pages()) {
+  const Placement now = placement();
+  if (now == Placement::kFrugal) {
     pages_.forget_holes();
   } else if (request.is_for_slab() || request.align_quanta == 1) {
     std::optional<Layout> found = pages_.find_close_fit(request);
-    return found.has_value() ? settle(request, std::move(*found)) : nullptr;
+    return found.has_value() ? settle(request, std::move(*found), now) : nullptr;
   }
   // For a program that is not known to repeat itself, the remembered range of a small block says nothing: the
   // best fit keeps free bytes together. For large blocks it spares a view.
@@ -178,7 +189,7 @@ CachedRange* Heap::take_found(const Request& request, bool frugal) {
   std::optional<Layout> found;
   if (small) found = pages_.find_fragment(request);
   if (!found.has_value()) found = pages_.find_hole(request, frugal);
-  return found.has_value() ? settle(request, std::move(*found)) : nullptr;
+  return found.has_value() ? settle(request, std::move(*found), now) : nullptr;
 }
 
 CachedRange* Heap::take_segment(const Request& request) {
@@ -200,10 +211,14 @@ CachedRange* Heap::take_again(const Request& request, bool frugal) {
   return take_found(request, frugal);
 }
 
-CachedRange* Heap::settle(const Request& request, Layout layout) {
+CachedRange* Heap::settle(const Request& request, Layout layout, Placement placed) {
+  using Memory = RangeCache::Memory;
+  AddressMap::instance().prefetch(layout.va);
+  const bool is_asleep = predictor_.is_asleep();
+  const Memory of_placement = is_asleep ? Memory::kNone : Memory::kSequence;
   const RangeCache::Terms terms{.keeps_views = use.keeps_pages,
-                                .is_short = spends_pages(),
-                                .is_asleep = predictor_.is_asleep(),
+                                .memory = placed == Placement::kFrugal ? Memory::kSize : of_placement,
+                                .is_asleep = is_asleep || placed != Placement::kFrugal,
                                 .now = predictor_.now()};
   CachedRange& range = ranges_.make(*this, request.quanta, std::move(layout), terms);
   pages_.take(range);
@@ -212,7 +227,7 @@ CachedRange* Heap::settle(const Request& request, Layout layout) {
 
 CachedRange* Heap::reuse_view(const Request& request, uint32_t most_pages, bool spare_mappings) {
   std::optional<Layout> found = pages_.find_in_view(request, most_pages, spare_mappings);
-  return found.has_value() ? settle(request, std::move(*found)) : nullptr;
+  return found.has_value() ? settle(request, std::move(*found), placement()) : nullptr;
 }
 
 Plan Heap::plan(const Request& request, uint32_t spare_pages) {
@@ -236,7 +251,7 @@ Result<CachedRange*> Heap::take_planned(const Request& request, const Plan& plan
   if (plan.kind == Plan::Kind::kView) purchase_.note_view(plan.new_pages + plan.full_pages);
   Result<Layout> layout = pages_.lay_out(request, plan, first);
   if (!layout.ok()) return layout.take_status();
-  return settle(request, std::move(layout.value()));
+  return settle(request, std::move(layout.value()), placement());
 }
 
 void Heap::keep_together(bool together, bool breaks_pages) {

@@ -85,6 +85,8 @@ class Heap {
   CachedRange* take_predicted(const Request& request) SPW_REQUIRES(mutex);
   CachedRange* take_searched(const Request& request) SPW_REQUIRES(mutex);
   CachedRange* take_located(const Request& request) SPW_REQUIRES(mutex);
+  // The request was not served at once.
+  void note_miss(const Request& request) SPW_REQUIRES(mutex);
   // For a program that does not repeat itself: see FreePages::find_close_fit. Null too where it might.
   CachedRange* take_close_fit(const Request& request) SPW_REQUIRES(mutex);
   // Any other range that needs no driver call. `frugal`: no hole that breaks a page which a view would spare.
@@ -133,8 +135,12 @@ class Heap {
 
   // ---- Slow path: see FreePages
 
-  // Tells whether pages are spent to spare driver calls: the program never repeats itself, and there is room.
-  bool spends_pages() const SPW_REQUIRES(mutex);
+  // Says how what the predictor does not serve is placed: where the fewest pages are taken; or, while there
+  // is room and the program does not repeat itself, at the closest fit; or so, and pages are spent to spare
+  // driver calls.
+  enum class Placement : uint8_t { kFrugal, kClose, kSpending };
+  Placement placement() const SPW_REQUIRES(mutex);
+  bool spends_pages() const SPW_REQUIRES(mutex) { return placement() == Placement::kSpending; }
   const Purchase& purchase() const SPW_REQUIRES(mutex) { return purchase_; }
   CachedRange* reuse_view(const Request& request, uint32_t most_pages, bool spare_mappings)
       SPW_REQUIRES(mutex, kArenaLock);
@@ -169,7 +175,8 @@ class Heap {
   }
   // A slot of the slab with room, which there is.
   void* take_slot(uint32_t size_class, uint64_t requested_bytes) SPW_REQUIRES(mutex);
-  CachedRange* settle(const Request& request, Layout layout) SPW_REQUIRES(mutex);
+  // The range is remembered as its placement says.
+  CachedRange* settle(const Request& request, Layout layout, Placement placed) SPW_REQUIRES(mutex);
   CachedRange* take_same_size(const Request& request) SPW_REQUIRES(mutex);
   CachedRange* take_segment(const Request& request) SPW_REQUIRES(mutex);
   void give_back(CachedRange& range) SPW_REQUIRES(mutex);  // what was taken and not made live

@@ -9,12 +9,39 @@ bool HoleIndex::is_partly_used(PageId page) const {
   return pages_[page].owner.load(std::memory_order_relaxed) == &owner_ && !free_.test(page);
 }
 
-uint32_t HoleIndex::free_end_before(PageId page) const {
-  return joins_ends_ && page > 0 && is_partly_used(page - 1) ? pages_[page - 1].free_quanta.suffix() : 0;
+// ---- Runs of free pages
+
+void HoleIndex::note_words(PageId first, uint32_t count) {
+  for (uint32_t word = first / 64; word <= (first + count - 1) / 64; ++word) {
+    const uint64_t bit = uint64_t{1} << (word % 64);
+    const bool is_full = free_.word(word) == ~uint64_t{0};
+    full_words_[word / 64] = is_full ? full_words_[word / 64] | bit : full_words_[word / 64] & ~bit;
+  }
 }
 
-uint32_t HoleIndex::free_beginning_of(PageId page) const {
-  return joins_ends_ && page < free_.end() && is_partly_used(page) ? pages_[page].free_quanta.prefix() : 0;
+PageId HoleIndex::run_end(PageId page) const {
+  const uint32_t here = page / 64;
+  if (const uint64_t used = ~free_.word(here) & (~uint64_t{0} << (page % 64)); used != 0)
+    return here * 64 + static_cast<uint32_t>(std::countr_zero(used));
+  // Behind the last page there is a word that is not full.
+  uint32_t group = (here + 1) / 64;
+  uint64_t not_full = ~full_words_[group] & (~uint64_t{0} << ((here + 1) % 64));
+  while (not_full == 0) not_full = ~full_words_[++group];
+  const uint32_t word = group * 64 + static_cast<uint32_t>(std::countr_zero(not_full));
+  return word * 64 + static_cast<uint32_t>(std::countr_one(free_.word(word)));
+}
+
+PageId HoleIndex::run_begin(PageId page) const {
+  const uint32_t here = page / 64;
+  if (const uint64_t used = ~free_.word(here) & (~uint64_t{0} >> (63 - page % 64)); used != 0)
+    return here * 64 + 64 - static_cast<uint32_t>(std::countl_zero(used));
+  if (here == 0) return 0;
+  uint32_t group = (here - 1) / 64;
+  uint64_t not_full = ~full_words_[group] & (~uint64_t{0} >> (63 - (here - 1) % 64));
+  while (not_full == 0 && group > 0) not_full = ~full_words_[--group];
+  if (not_full == 0) return 0;
+  const uint32_t word = group * 64 + 63 - static_cast<uint32_t>(std::countl_zero(not_full));
+  return word * 64 + 64 - static_cast<uint32_t>(std::countl_one(free_.word(word)));
 }
 
 // ---- Kept up to date
@@ -22,114 +49,104 @@ uint32_t HoleIndex::free_beginning_of(PageId page) const {
 void HoleIndex::grow() {
   // One more: a hole may go by the page after the last.
   const size_t count = size_t{free_.end()} + 1;
-  if (links_.size() >= 2 * count) return;
-  const size_t bigger = std::max(count, links_.size());
-  seen_.resize(bigger / 64 + 1, 0);
+  if (ends_.size() >= count) return;
+  // As many again at least, so that pages that come one after another are cheap.
+  const size_t bigger = std::max(count, 2 * ends_.size());
   pieces_.grow(static_cast<uint32_t>(bigger));
-  changed_.reserve(64);
   links_.resize(2 * bigger);
+  noted_.resize(std::max(kFewestNoted, bigger / 4));
+  boundaries_.reserve(3 * noted_.size());
+  full_words_.resize(bigger / 64 / 64 + 2);
+  ends_.resize(bigger);
 }
 
 void HoleIndex::forget() {
+  is_built_ = false;
   std::vector<Link>().swap(links_);
-  std::vector<uint64_t>().swap(seen_);
-  std::vector<ChangedRun>().swap(changed_);
+  std::vector<Ends>().swap(ends_);
+  std::vector<uint64_t>().swap(full_words_);
+  std::vector<PageRun>().swap(noted_);
+  std::vector<PageId>().swap(boundaries_);
   pieces_ = MaxTree();
   heads_ = {};
   used_bins_ = {};
-}
-
-void HoleIndex::compare_bitmaps() {
-  constexpr uint32_t kAtOnce = 8;  // most words are as they were
-  changed_.clear();
-  const uint32_t words = (free_.end() + 63) / 64;
-  for (uint32_t begin = 0; begin < words; begin += kAtOnce) {
-    const uint32_t end = std::min(begin + kAtOnce, words);
-    uint64_t differences = 0;
-    for (uint32_t word = begin; word < end; ++word) differences |= free_.word(word) ^ seen_[word];
-    if (differences == 0) continue;
-    for (uint32_t word = begin; word < end; ++word) {
-      if (free_.word(word) != seen_[word]) note_changed_bits(word);
-    }
-  }
 }
 
 void HoleIndex::build() noexcept {
   forget();
   try {
     grow();
-    compare_bitmaps();
   } catch (const std::bad_alloc&) {
     return forget();
   }
-  for (PageId page = 0; page <= free_.end(); ++page) refresh(page);
-  for (PageId page = 0; page < free_.end(); ++page) refresh_piece(page);
+  noted_count_ = 0;
+  is_stale_ = false;
+  is_built_ = true;
+  for (PageId page = 0; page < free_.end(); ++page) {
+    refresh_page(page);
+    boundaries_.clear();
+  }
+  note_words(0, free_.end() + 1);
+  for (PageId page = 0; page <= free_.end(); page = free_.next_clear_within(page) + 1) measure(page);
 }
 
 void HoleIndex::update(const std::vector<PageId>& touched) noexcept {
+  if (is_stale_ || touched.size() > noted_.size()) return build();
   try {
     grow();
-    compare_bitmaps();
   } catch (const std::bad_alloc&) {
     return forget();
   }
-  // Each touched page is `dirty`, and has both its boundaries listed anew.
-  const auto is_touched = [this](PageId page) {
-    const bool is_own = page < free_.end() && pages_[page].owner.load(std::memory_order_relaxed) == &owner_;
-    return is_own && pages_[page].dirty;
-  };
-  for (const ChangedRun& run : changed_) {
-    if (!is_touched(run.begin) && (run.begin == 0 || !is_touched(run.begin - 1))) refresh(run.begin);
-    if (!is_touched(run.end) && !is_touched(run.end - 1)) refresh(run.end);
+  boundaries_.clear();
+  for (const PageId page : touched) refresh_page(page);
+  for (uint32_t i = 0; i < noted_count_; ++i) {
+    note_words(noted_[i].first, noted_[i].count);
+    note_boundary(noted_[i].first);
+    note_boundary(noted_[i].first + noted_[i].count);
   }
-  for (const PageId page : touched) {
-    refresh(page);
-    if (!is_touched(page + 1)) refresh(page + 1);
-    refresh_piece(page);
-  }
+  noted_count_ = 0;
+  for (const PageId page : boundaries_) refresh(page);
 }
 
-void HoleIndex::note_changed_bits(uint32_t word) {
-  const uint64_t now = free_.word(word);
-  const uint64_t came = now & ~seen_[word];
-  const uint64_t went = seen_[word] & ~now;
-  for (uint64_t left = came | went; left != 0;) {
-    const auto bit = static_cast<uint32_t>(std::countr_zero(left));
-    const bool came_free = (came >> bit & 1) != 0;
-    const auto count = static_cast<uint32_t>(std::countr_one((came_free ? came : went) >> bit));
-    const PageId begin = word * 64 + bit;
-    if (!changed_.empty() && changed_.back().end == begin && changed_.back().came_free == came_free) {
-      changed_.back().end = begin + count;
-    } else {
-      changed_.push_back({begin, begin + count, came_free});
-    }
-    if (bit + count == 64) break;
-    left &= ~uint64_t{0} << (bit + count);
+void HoleIndex::note_boundary(PageId page) {
+  // A block that came or went has the same boundaries as what is left of its pages.
+  constexpr size_t kLately = 4;
+  const size_t end = boundaries_.size();
+  for (size_t i = end - std::min(end, kLately); i < end; ++i) {
+    if (boundaries_[i] == page) return;
   }
-  seen_[word] = now;
+  boundaries_.push_back(page);
+}
+
+void HoleIndex::refresh_page(PageId page) {
+  Ends now;
+  uint32_t largest = 0;
+  uint32_t inside = 0;
+  if (is_partly_used(page)) {
+    const QuantumSet& free_quanta = pages_[page].free_quanta;
+    const uint32_t prefix = free_quanta.prefix();
+    const uint32_t suffix = free_quanta.suffix();
+    inside = free_quanta.largest_middle().quanta();
+    largest = std::min(most_piece_, std::max({inside, prefix, suffix}));
+    if (joins_ends_) now = {static_cast<uint16_t>(prefix), static_cast<uint16_t>(suffix)};
+  }
+  pieces_.set(page, static_cast<uint16_t>(largest));
+  set(piece_of(page), inside);
+  const Ends before = ends_[page];
+  ends_[page] = now;
+  if (now.prefix != before.prefix) note_boundary(page);
+  if (now.suffix != before.suffix) note_boundary(page + 1);
 }
 
 void HoleIndex::refresh(PageId page) {
   const bool free_before = page > 0 && free_.test(page - 1);
   if (free_before) set(hole_at(page), 0);  // inside a hole, or behind it
-  measure(free_before ? free_.run_begin(page - 1) : page);
-}
-
-void HoleIndex::refresh_piece(PageId page) {
-  uint32_t largest = 0;
-  uint32_t inside = 0;
-  if (is_partly_used(page)) {
-    const QuantumSet& free_quanta = pages_[page].free_quanta;
-    inside = free_quanta.largest_middle().quanta();
-    largest = std::max({inside, free_quanta.prefix(), free_quanta.suffix()});
-  }
-  pieces_.set(page, static_cast<uint16_t>(largest));
-  set(piece_of(page), inside);
+  measure(free_before ? run_begin(page - 1) : page);
 }
 
 void HoleIndex::measure(PageId page) {
-  const PageId last = free_.next_clear_within(page);
-  set(hole_at(page), free_end_before(page) + (last - page) * kPageQuanta + free_beginning_of(last));
+  const PageId last = free_.test(page) ? run_end(page) : page;
+  set(hole_at(page), free_end_before(page) + (last - page) * kPageQuanta + ends_[last].prefix);
 }
 
 void HoleIndex::set(uint32_t at, uint32_t quanta) {

@@ -94,6 +94,7 @@ Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_
 }
 
 CachedRange* Ladder::take_from_heap(Heap& heap, const Request& request, SlowPath& tried) {
+  heap.note_miss(request);
   heap.predictor().prefetch(request);
   const bool may_complete = !heap.pending().empty();
   if (may_complete) {

@@ -41,18 +41,20 @@ struct FragmentLink {
   uint16_t bin;  // bin + 1, 0 when not indexed
 };
 
-struct Page {
-  uint64_t va;                          // in the home view
-  std::atomic<Heap*> owner;             // null: no physical memory; without a lock it only tells "not mine"
-  CUmemGenericAllocationHandle handle;  // 0 in an extent but for its first page
-  uint64_t serial;                      // no two pages that ever were have the same
-  Alias* aliases;                       // in an extent those of all of it, at its first page
+// What each request reads and writes lies in the first 64 bytes.
+struct alignas(64) Page {
+  uint64_t va;               // in the home view
+  std::atomic<Heap*> owner;  // null: no physical memory; without a lock it only tells "not mine"
   QuantumSet free_quanta;
-  FragmentLink links[kFragmentKinds];
   bool dirty;            // no index of its heap reflects free_quanta yet
   bool lacks_fragments;  // the index of fragments does not, that of holes may
   bool is_home;          // mapped in the home view
   uint8_t extent_index;  // in its extent, from 1; 0: it is a handle of its own
+
+  CUmemGenericAllocationHandle handle;  // 0 in an extent but for its first page
+  uint64_t serial;                      // no two pages that ever were have the same
+  Alias* aliases;                       // in an extent those of all of it, at its first page
+  FragmentLink links[kFragmentKinds];
 };
 
 }  // namespace spillway

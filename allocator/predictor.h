@@ -6,8 +6,10 @@
 // but for the leader's clock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 #include "allocator/cached_range.h"
@@ -54,6 +56,21 @@ class Predictor {
     }
   }
 
+  // A request was not served at once.
+  void note_miss() {
+    const bool is_light = now() - window_began_ > 2 * kMissesInWindow;
+    if (!is_light && ++window_misses_ < kMissesInWindow) return;
+    heavy_windows_ = is_light ? 0 : heavy_windows_ + 1;
+    window_misses_ = 0;
+    window_began_ = now();
+  }
+  // Tells whether more than half of the requests have not been served at once for long: the program may
+  // repeat itself in small, but not in what it holds. What it asked for before is worth a guess and no
+  // search.
+  bool misses_often() const {
+    return heavy_windows_ >= kWindowsToTell && now() - window_began_ <= 2 * kMissesInWindow;
+  }
+
   // Where mappings are many, the ranges of a program that does not repeat itself are not remembered, because
   // what settles here and there by chance breaks the runs of pages that larger blocks need without a view.
   void keep_together(bool together) { keeps_together_ = together; }
@@ -61,13 +78,17 @@ class Predictor {
     return !keeps_together_ || led_by_ != nullptr || sequence_.followed() >= kRequestsToTrust;
   }
   // Tells whether the program has not repeated itself for so long that what it asked for before says nothing.
-  // Then ranges are not looked for where they were before, but for one request in kRequestsToLook, which may
-  // find that the program repeats itself again.
+  // Then ranges are not looked for where they were before, but for one request in many, which may find that
+  // the program repeats itself again: ever fewer, since a look is dear where few sizes are asked for.
   bool is_asleep() const {
     return sequence_.unrepeated() >= kRequestsToSleep &&
            (led_by_ == nullptr || led_by_->then() == SequencePredictor::kNever);
   }
-  bool is_time_to_look() const { return sequence_.now() % kRequestsToLook == 0; }
+  bool is_time_to_look() const {
+    const uint64_t unrepeated = sequence_.unrepeated() / kRequestsForLook;
+    const uint64_t interval = std::bit_floor(std::clamp(unrepeated, kFewestToLook, kMostToLook));
+    return sequence_.now() % interval == 0;
+  }
   // Tells whether the program is known to be where it was before.
   bool repeats() const { return sequence_.then() != SequencePredictor::kNever; }
   // Requests noted since the beginning.
@@ -102,7 +123,12 @@ class Predictor {
   // In the first pass of programs that repeat themselves, eight requests in a row were as before at least
   // once in 767 (docs/decisions/unrepeated.md).
   static constexpr uint64_t kRequestsToSleep = 1024;
-  static constexpr uint32_t kRequestsToLook = 64;
+  static constexpr uint64_t kRequestsForLook = 256;
+  static constexpr uint64_t kFewestToLook = 64;
+  static constexpr uint64_t kMostToLook = 1024;
+  // Misses are counted in windows of so many, which are light where there were twice as many requests.
+  static constexpr uint32_t kMissesInWindow = 1024;
+  static constexpr uint32_t kWindowsToTell = 16;
   // Where mappings are many, a program repeats itself when so many requests in a row were as remembered.
   static constexpr uint32_t kRequestsToTrust = 64;
 
@@ -113,6 +139,9 @@ class Predictor {
   SequencePredictor sequence_;
   std::array<SlabHistory, kClassCount> slab_histories_;
   uint64_t guesses_ = 0;
+  uint64_t window_began_ = 0;  // at this position
+  uint32_t window_misses_ = 0;
+  uint32_t heavy_windows_ = 0;  // in a row
   bool keeps_together_ = false;
   std::atomic<const SequencePredictor*>& leader_;
   const SequencePredictor* led_by_ = nullptr;

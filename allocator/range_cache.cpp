@@ -14,10 +14,10 @@ namespace {
 constexpr size_t kMostRanges = 1u << 15;
 // One that was last used so many requests ago is as good.
 constexpr uint64_t kLongAgo = 2 * kMostRanges;
+constexpr uint64_t kLongAgoAsleep = kMostRanges / 2;
 // Ranges that one search for that looks at: one turn of a clock over all of them is good enough.
 constexpr int kMostLooks = 64;
-// The same while the predictor is asleep, and where any dead one will do.
-constexpr int kMostLooksAsleep = 8;
+// The same where any dead one will do.
 constexpr int kMostShortLooks = 8;
 
 // Entries of blocks that are gone stay until others replace them, so those of a range that goes are cleared.
@@ -78,22 +78,39 @@ CachedRange* RangeCache::next_dead(bool keeps_views) {
 }
 
 CachedRange* RangeCache::oldest_dead(const Terms& terms) {
+  const uint64_t long_ago = terms.is_asleep ? kLongAgoAsleep : kLongAgo;
   CachedRange* oldest = nullptr;
-  const int most_looks = terms.is_asleep ? kMostLooksAsleep : kMostLooks;
-  for (int looks = 0; looks < most_looks || (oldest == nullptr && looks < kMostLooks); ++looks) {
+  for (int looks = 0; looks < kMostLooks; ++looks) {
     CachedRange& range = *ranges_[recycle_hand_++ % ranges_.size()];
     if (!may_recycle(range, terms.keeps_views)) continue;
-    if (is_lost(range) || terms.now > range.last_use + kLongAgo) return &range;
     if (oldest == nullptr || range.last_use < oldest->last_use) oldest = &range;
+    if (is_lost(range) || terms.now > range.last_use + long_ago) {
+      oldest = &range;
+      break;
+    }
   }
+  // Nothing has read the next ones for long, nor where they are entered.
+  const auto next = [this](size_t ahead) { return ranges_[(recycle_hand_ + ahead) % ranges_.size()].get(); };
+  AddressMap::instance().prefetch(next(0)->va);
+  __builtin_prefetch(next(1));
   return oldest;
 }
 
+CachedRange* RangeCache::dead_at(const Heap& heap, uint64_t va, bool keeps_views) {
+  CachedRange* range = AddressMap::instance().find(va);
+  if (range == nullptr || range->heap != &heap || !may_recycle(*range, keeps_views)) return nullptr;
+  // A slab is entered at more than one address.
+  return range->quanta == kSlabQuanta ? nullptr : range;
+}
+
 CachedRange& RangeCache::make(Heap& heap, uint32_t quanta, Layout layout, const Terms& terms) {
-  CachedRange* range = terms.is_short ? next_dead(terms.keeps_views) : nullptr;
+  const bool is_short = terms.memory == Memory::kNone;
+  CachedRange* range = is_short ? dead_at(heap, layout.va, terms.keeps_views) : nullptr;
+  const bool is_entered = range != nullptr;
+  if (range == nullptr && is_short) range = next_dead(terms.keeps_views);
   if (range == nullptr && ranges_.size() >= kMostRanges) range = oldest_dead(terms);
   if (range != nullptr) {
-    leave_address_map(*range);
+    if (!is_entered) leave_address_map(*range);
     unindex_by_size(*range);
     if (terms.keeps_views) pool_since_ = 0;  // what the range was used for is not known any more
     ++range->generation;
@@ -113,7 +130,7 @@ CachedRange& RangeCache::make(Heap& heap, uint32_t quanta, Layout layout, const 
   range->runs = std::move(layout.runs);
   range->tail_page = layout.tail_page;
   range->tail_end = layout.tail_end;
-  if (!terms.is_short) index_by_size(*range);
+  if (terms.memory == Memory::kSize) index_by_size(*range);
   return *range;
 }
 

@@ -22,13 +22,14 @@ class RangeCache {
  public:
   ~RangeCache();
 
+  // Says what a range is remembered for: requests of its size and those that the sequence predicts; the
+  // latter alone; or nothing, so that it is recycled as soon as it is dead.
+  enum class Memory : uint8_t { kSize, kSequence, kNone };
   struct Terms {
     // Ranges that lie in views, or that are saved, are not recycled: graphs of an open pool may use the
     // views, and saved states name them.
     bool keeps_views = false;
-    // The range is not found by its size, and is recycled as soon as it is dead: for a program that does not
-    // repeat itself. Else it is remembered until it is one of those used longest ago.
-    bool is_short = false;
+    Memory memory = Memory::kSize;
     // What was used when says little: the program is not known to repeat itself.
     bool is_asleep = false;
     uint64_t now = 0;  // the position in the heap's sequence
@@ -62,6 +63,9 @@ class RangeCache {
   static constexpr size_t kMostTries = 512;
 
   static bool may_recycle(const CachedRange& range, bool keeps_views);
+  // A range that nobody has and that is entered in the address map where one at `va` will be: it spares
+  // writing there.
+  static CachedRange* dead_at(const Heap& heap, uint64_t va, bool keeps_views);
   CachedRange* oldest_dead(const Terms& terms);
   CachedRange* next_dead(bool keeps_views);
   void index_by_size(CachedRange& range);

@@ -30,15 +30,18 @@ class Home {
 
   bool is_own(PageId id) const { return id < count_ && id % others_every_ != others_every_ - 1; }
   // From now on of the page these quanta are used; none, where both are the same.
-  void use(PageId id, uint32_t begin, uint32_t end) {
+  void use(HoleIndex& index, PageId id, uint32_t begin, uint32_t end) {
     pages[id].free_quanta.clear();
+    const bool was_free = free.test(id);
     begin == end ? free.set(id) : free.clear(id);
+    if (free.test(id) != was_free) index.note(id, 1);
     if (begin != end) pages[id].free_quanta.fill_outside(begin, end);
     touched.push_back(id);
   }
   // A run of whole pages, as a large block leaves and takes them: no page is touched.
-  void use_whole(PageId first, uint32_t pages_in_row, bool is_used) {
+  void use_whole(HoleIndex& index, PageId first, uint32_t pages_in_row, bool is_used) {
     is_used ? free.clear(first, pages_in_row) : free.set(first, pages_in_row);
+    index.note(first, pages_in_row);
   }
   bool is_whole(PageId id) const { return pages[id].free_quanta.empty(); }
 
@@ -119,7 +122,7 @@ void expect_agreement(const HoleIndex& index, const Home& home, bool joins_ends,
       ASSERT_EQ(same->first, *smallest);
     }
   }
-  const uint32_t piece = 1 + random() % (kPageQuanta - 1);
+  const uint32_t piece = 1 + random() % index.most_piece();
   ASSERT_EQ(index.find_piece(piece), home.lowest_with_piece(piece));
 }
 
@@ -138,11 +141,15 @@ void follow_changes(uint32_t pages, bool joins_ends, uint32_t seed) {
       if (!home.is_own(page)) continue;
       const uint32_t begin = random() % 2 == 0 ? 0 : random() % kPageQuanta;
       const uint32_t end = random() % 3 == 0 ? kPageQuanta : begin + random() % (kPageQuanta - begin + 1);
-      home.use(page, begin, end);
+      home.use(index, page, begin, end);
     } else {
+      const bool is_used = random() % 2 == 0;
+      const auto changes = [&](PageId id) {
+        return home.is_own(id) && home.is_whole(id) && home.free.test(id) == is_used;
+      };
       uint32_t count = 0;
-      while (count < 1 + random() % 40 && home.is_own(page + count) && home.is_whole(page + count)) ++count;
-      if (count > 0) home.use_whole(page, count, random() % 2 == 0);
+      while (count < 1 + random() % 40 && changes(page + count)) ++count;
+      if (count > 0) home.use_whole(index, page, count, is_used);
     }
     if (random() % 4 == 0) continue;  // several changes at once
     index.update(home.touched);
@@ -175,17 +182,17 @@ TEST(HoleIndex, KnowsRunsAcrossWordsOfTheBitmap) {
   HoleIndex index(home.pages.get(), home.free, *owner, true);
   index.build();
   EXPECT_FALSE(index.find_closest(1).has_value());
-  home.use_whole(0, kPages, false);
+  home.use_whole(index, 0, kPages, false);
   index.update({});
   ASSERT_TRUE(index.find_closest(kPages * kPageQuanta).has_value());
   EXPECT_FALSE(index.find_closest(kPages * kPageQuanta + 1).has_value());
   // From the middle of a word to the middle of one three words on.
-  home.use_whole(40, 200, true);
+  home.use_whole(index, 40, 200, true);
   index.update({});
   EXPECT_EQ(index.find_closest(1)->page, 0u);
   EXPECT_EQ(index.find_closest(41 * kPageQuanta)->page, 240u);
   EXPECT_FALSE(index.find_closest(61 * kPageQuanta).has_value());
-  home.use_whole(40, 200, false);
+  home.use_whole(index, 40, 200, false);
   index.update({});
   EXPECT_EQ(index.find_closest(kPages * kPageQuanta)->page, 0u);
 }

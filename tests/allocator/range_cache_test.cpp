@@ -235,7 +235,7 @@ TEST_F(RangeCacheTest, AShortOneIsRecycledAsSoonAsItIsDead) {
     Layout layout;
     layout.va = kBase + page * kPageBytes;
     layout.runs = RunList(PageRun{page, 1});
-    CachedRange& range = cache->make(*heap, kPageQuanta, std::move(layout), {.is_short = true});
+    CachedRange& range = cache->make(*heap, kPageQuanta, std::move(layout), {.memory = RangeCache::Memory::kNone});
     range.state = BlockState::kLive;
     return &range;
   };
