@@ -11,17 +11,17 @@
 namespace spillway {
 namespace {
 
-// From this share of the mappings that may live beside the home view's on, they are spared: small blocks go
-// to windows, programs that do not repeat themselves are kept together, and ever more pages, in the end a
-// quarter more, are created where a view would do.
-constexpr uint32_t kManyMappingsDivisor = 4;
+// From this share of the mappings that may live beside the home view's on, some 50,000, they are spared: small
+// blocks go to windows, programs that do not repeat themselves are kept together, and ever more pages, in the
+// end a quarter more, are created where a view would do.
+constexpr uint32_t kManyMappingsDivisor = 9;
 constexpr uint32_t kMostSpentPagesDivisor = 4;
 // Pages are spent for mappings while so large a part of what is held could still be added.
 constexpr uint32_t kFarFromLimitDivisor = 16;
 // A last purchase, larger than what is left of the share, may exceed the share by so much.
 constexpr double kLastPurchase = 1.3;
 // This part of the mappings that may live goes at a time.
-constexpr uint32_t kRetiredDivisor = 8;
+constexpr uint32_t kRetiredDivisor = 6;
 
 }  // namespace
 
@@ -60,15 +60,18 @@ std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const 
   // Requests since a range in the view was taken last; 0 for one that is in use, or may be by a graph that is
   // replayed.
   std::unordered_map<const View*, uint64_t> ages;
+  bool repeats = false;  // a program whose ranges lie in views may
   const AllLocked locked(all);
   for (const Heap* heap : all) {
     heap->mutex.assert_held();  // by `locked`
     const uint64_t now = heap->predictor().now();
+    const bool may_repeat = !heap->predictor().is_asleep();
     heap->for_each_range([&](const CachedRange& range) {
       if (range.view == nullptr) return;
       // A block outlives the loss of another slot of its view.
       const bool in_use = range.state != BlockState::kFree || heap->use.keeps_pages;  // mutant: view-in-use
       if (is_lost(range) && !in_use) return;                                          // mutant: view-lost
+      repeats = repeats || may_repeat;
       const uint64_t age = in_use ? 0 : now - range.last_use;
       const auto [found, is_new] = ages.emplace(range.view, age);
       if (!is_new) found->second = std::min(found->second, age);
@@ -81,11 +84,12 @@ std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const 
     if (age > 0) by_age.emplace_back(age, &view);  // mutant: view-age
   });
   std::sort(by_age.begin(), by_age.end(), std::greater<>());
-  // Those used last are wanted again by a program that repeats itself.
+  // Those used last are wanted again by a program that repeats itself. To others all are alike.
+  const uint32_t most_old = repeats ? parts_.options.most_mappings / 2 : UINT32_MAX;
   std::vector<View*> unused;
   uint32_t old = 0;
   for (const auto& [age, view] : by_age) {
-    if (old >= parts_.options.most_mappings / 2) break;
+    if (old >= most_old) break;
     old += view->mapped;
     unused.push_back(view);
   }

@@ -83,7 +83,10 @@ CLI::Validator size_of_memory() {
 
 CLI::Validator name_of_gpu() {
   return {[](std::string& text) -> std::string {
-            if (parse_size(text) && text.find_first_not_of("0123456789") != std::string::npos) return "";
+            // A share is no GPU's name, whichever it resembles: the command says whether it takes one.
+            const bool is_share = text.ends_with('%');
+            const bool is_size = parse_size(text) && text.find_first_not_of("0123456789") != std::string::npos;
+            if (is_share || is_size) return "";
             const Result<estimator::GpuMemory> gpu = estimator::gpu_memory(text);
             if (!gpu.ok()) {
               const std::string meant = estimator::gpu_meant_perhaps(text);

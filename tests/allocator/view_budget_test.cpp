@@ -47,8 +47,8 @@ class ViewBudgetTest : public testing::Test {
   const PageId first = made.give(heap, 80);
 };
 
-TEST_F(ViewBudgetTest, ViewsAreManyFromAQuarterOfWhatIsLeftOnBesideTheHomeView) {
-  map(first, 20);
+TEST_F(ViewBudgetTest, ViewsAreManyFromANinthOfWhatIsLeftOnBesideTheHomeView) {
+  map(first, 8);
   EXPECT_FALSE(is_strained());
   map(first, 1);
   EXPECT_TRUE(is_strained());
