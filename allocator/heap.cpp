@@ -13,7 +13,7 @@ namespace spillway {
 namespace {
 
 // Pages are spent while so large a part of what is held could still be added: a program that needs them all
-// is served frugally in time.
+// is served frugally in time. Where nothing large is asked for, while as much again could be.
 constexpr uint32_t kPlentyDivisor = 64;
 
 Status no_live_block(const char* what, uint64_t va) {
@@ -144,10 +144,14 @@ Heap::Placement Heap::placement() const {
   const bool is_asleep = predictor_.is_asleep();
   if (!is_asleep && !predictor_.misses_often()) return Placement::kFrugal;
   const bool may_spend = grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages;
-  if (!may_spend || store_.slack_percent() <= 0 ||
-      !store_.may_have_room(1 + store_.page_count() / kPlentyDivisor))
-    return Placement::kFrugal;
-  return is_asleep && purchase_.spares_mappings(predictor_.now()) ? Placement::kSpending : Placement::kClose;
+  if (!may_spend || store_.slack_percent() <= 0) return Placement::kFrugal;
+  const bool is_spending = is_asleep && purchase_.spares_mappings(predictor_.now());
+  // What small blocks lose at the closest fit is more than their views cost, unless there is memory for it.
+  const bool is_small = is_asleep && !is_spending;
+  if (is_small && !purchase_.spared_mappings()) return Placement::kFrugal;
+  const uint32_t wanted = is_small ? store_.page_count() : store_.page_count() / kPlentyDivisor;
+  if (!store_.may_have_room(1 + wanted)) return Placement::kFrugal;
+  return is_spending ? Placement::kSpending : Placement::kClose;
 }
 
 CachedRange* Heap::take_close_fit(const Request& request) {

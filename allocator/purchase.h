@@ -21,6 +21,8 @@ class Purchase {
   }
   // Tells whether views of many mappings were asked for lately.
   bool spares_mappings(uint64_t position) const { return position < spares_until_; }
+  // The same at any time.
+  bool spared_mappings() const { return spares_until_ > 0; }
   // So many bytes are needed at once, a request among them that is to be served.
   void note_need(uint64_t bytes) {
     if (bytes <= most_needed_bytes_) return;

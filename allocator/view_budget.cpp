@@ -11,9 +11,9 @@
 namespace spillway {
 namespace {
 
-// From this share of the mappings that may live beside the home view's on, some 50,000, they are spared: small
-// blocks go to windows, programs that do not repeat themselves are kept together, and ever more pages, in the
-// end a quarter more, are created where a view would do.
+// From this share of the mappings that may live beside the home view's on, some 50,000, they are spared:
+// small blocks go to windows, programs that do not repeat themselves are kept together, and ever more pages,
+// in the end a quarter more, are created where a view would do.
 constexpr uint32_t kManyMappingsDivisor = 9;
 constexpr uint32_t kMostSpentPagesDivisor = 4;
 // Pages are spent for mappings while so large a part of what is held could still be added.

@@ -85,7 +85,8 @@ CLI::Validator name_of_gpu() {
   return {[](std::string& text) -> std::string {
             // A share is no GPU's name, whichever it resembles: the command says whether it takes one.
             const bool is_share = text.ends_with('%');
-            const bool is_size = parse_size(text) && text.find_first_not_of("0123456789") != std::string::npos;
+            const bool is_size =
+                parse_size(text) && text.find_first_not_of("0123456789") != std::string::npos;
             if (is_share || is_size) return "";
             const Result<estimator::GpuMemory> gpu = estimator::gpu_memory(text);
             if (!gpu.ok()) {

@@ -197,5 +197,54 @@ TEST(HoleIndex, KnowsRunsAcrossWordsOfTheBitmap) {
   EXPECT_EQ(index.find_closest(kPages * kPageQuanta)->page, 0u);
 }
 
+TEST(HoleIndex, KnowsRunsOfThousandsOfPages) {
+  StoreOf<VirtualMemory> of;
+  const auto owner = of.heap();
+  const auto other = of.heap();
+  constexpr uint32_t kPages = 13'000;
+  Home home(kPages, owner.get(), other.get(), kPages + 1);
+  HoleIndex index(home.pages.get(), home.free, *owner, true);
+  index.build();
+  home.use_whole(index, 0, kPages, false);
+  index.update({});
+  EXPECT_EQ(index.find_closest(kPages * kPageQuanta)->page, 0u);
+  // Somewhere in a run, at the ends of what one word of 64 words tells, and around.
+  Random random(3);
+  for (const PageId at : {4095u, 4096u, 4097u, 64u, 12'287u, 12'288u, 1u, 12'999u, 0u}) {
+    for (const uint32_t count : {1u, 2u, 63u, 65u}) {
+      const uint32_t here = std::min(count, kPages - at);
+      home.use_whole(index, at, here, true);
+      index.update({});
+      expect_agreement(index, home, true, random);
+      const uint32_t before = at;
+      const uint32_t after = kPages - at - here;
+      EXPECT_TRUE(index.find_closest(std::max(before, after) * kPageQuanta).has_value());
+      EXPECT_FALSE(index.find_closest(std::max(before, after) * kPageQuanta + 1).has_value());
+      home.use_whole(index, at, here, false);
+      index.update({});
+      EXPECT_EQ(index.find_closest(kPages * kPageQuanta)->page, 0u);
+    }
+  }
+}
+
+TEST(HoleIndex, LooksAtEveryPageWhereMoreChangedThanItNotes) {
+  StoreOf<VirtualMemory> of;
+  const auto owner = of.heap();
+  const auto other = of.heap();
+  constexpr uint32_t kPages = 200;
+  Home home(kPages, owner.get(), other.get());
+  HoleIndex index(home.pages.get(), home.free, *owner, true);
+  index.build();
+  Random random(5);
+  for (int round = 0; round < 3; ++round) {
+    for (int change = 0; change < 2000; ++change) {
+      const PageId page = random() % kPages;
+      if (home.is_own(page)) home.use_whole(index, page, 1, home.free.test(page));
+    }
+    index.update({});
+    for (int i = 0; i < 50; ++i) expect_agreement(index, home, true, random);
+  }
+}
+
 }  // namespace
 }  // namespace spillway::test

@@ -266,6 +266,42 @@ TEST(Predictor, SleepsWhileNothingRepeatsAndWakesWhenSomethingDoes) {
     program.predictor.note(request, &range);
   }
   EXPECT_TRUE(program.predictor.is_asleep());
+  // The longer it sleeps the more seldom it looks, down to one request in 1,024.
+  uint32_t looks = 0;
+  for (uint32_t i = 0; i < 400'000; ++i) {
+    if (i >= 300'000) looks += program.predictor.is_time_to_look();
+    program.predictor.note({kLarge + 100'000 + i, 1}, &range);
+  }
+  EXPECT_GE(looks, 97u);
+  EXPECT_LE(looks, 98u);
+}
+
+TEST(Predictor, TellsThatMoreThanHalfOfTheRequestsMissForLong) {
+  std::atomic<const SequencePredictor*> leader{nullptr};
+  Program program(leader);
+  CachedRange range;
+  uint32_t requests = 0;
+  const auto run = [&](int misses, int hits_for_each) {
+    for (int miss = 0; miss < misses; ++miss) {
+      program.predictor.note_miss();
+      for (int i = 0; i <= hits_for_each; ++i) program.predictor.note({kLarge + requests++ % 100, 1}, &range);
+    }
+  };
+  run(16 * 1024 - 1, 0);
+  EXPECT_FALSE(program.predictor.misses_often()) << "not yet for long";
+  run(1, 0);
+  EXPECT_TRUE(program.predictor.misses_often());
+  // A phase without a miss ends it at once, and it takes as long again.
+  for (int i = 0; i < 3000; ++i) program.predictor.note({kLarge, 1}, &range);
+  EXPECT_FALSE(program.predictor.misses_often());
+  run(16 * 1024 - 100, 0);
+  EXPECT_FALSE(program.predictor.misses_often());
+  run(1024, 0);
+  EXPECT_TRUE(program.predictor.misses_often());
+  run(2048, 2);
+  EXPECT_FALSE(program.predictor.misses_often()) << "one of three";
+  run(32 * 1024, 2);
+  EXPECT_FALSE(program.predictor.misses_often());
 }
 
 TEST(Predictor, StaysAwakeWhileItsLeaderRepeatsItself) {

@@ -20,11 +20,13 @@ TEST(Purchase, IsMadeWhereViewsOfManyPagesWereAskedForLately) {
   EXPECT_FALSE(purchase.spares_mappings(0));
   purchase.note_request(4 * kPageQuanta - 1, 10);
   EXPECT_FALSE(purchase.spares_mappings(10));
+  EXPECT_FALSE(purchase.spared_mappings());
   purchase.note_request(4 * kPageQuanta, 20);
   purchase.note_request(1, 30);
   EXPECT_TRUE(purchase.spares_mappings(20));
   EXPECT_TRUE(purchase.spares_mappings(20 + 1023));
   EXPECT_FALSE(purchase.spares_mappings(20 + 1024));
+  EXPECT_TRUE(purchase.spared_mappings()) << "once";
 }
 
 TEST(Purchase, BeginsAnewWhenPagesHaveLeft) {

@@ -235,7 +235,8 @@ TEST_F(RangeCacheTest, AShortOneIsRecycledAsSoonAsItIsDead) {
     Layout layout;
     layout.va = kBase + page * kPageBytes;
     layout.runs = RunList(PageRun{page, 1});
-    CachedRange& range = cache->make(*heap, kPageQuanta, std::move(layout), {.memory = RangeCache::Memory::kNone});
+    CachedRange& range =
+        cache->make(*heap, kPageQuanta, std::move(layout), {.memory = RangeCache::Memory::kNone});
     range.state = BlockState::kLive;
     return &range;
   };
@@ -257,6 +258,39 @@ TEST_F(RangeCacheTest, AShortOneIsRecycledAsSoonAsItIsDead) {
   EXPECT_EQ(any_of_size(kPageQuanta), &remembered);
   for (PageId page = 0; page < 600; ++page) make_short(6000 + page);
   EXPECT_EQ(any_of_size(kPageQuanta), nullptr);
+}
+
+TEST_F(RangeCacheTest, AShortOneTakesTheObjectThatIsEnteredAtItsAddress) {
+  AddressMap& map = AddressMap::instance();
+  const auto make_short = [&](uint64_t va, uint32_t quanta) -> CachedRange& {
+    Layout layout;
+    layout.va = va;
+    layout.head_page = 0;
+    layout.head_end = static_cast<uint16_t>(quanta);
+    return cache->make(*heap, quanta, std::move(layout), {.memory = RangeCache::Memory::kNone});
+  };
+  CachedRange& first = make_short(kBase, 40);
+  ASSERT_TRUE(map.set(first.va, 1, &first));
+  const uint32_t generation = first.generation;
+  CachedRange& again = make_short(kBase + 2 * kQuantumBytes, 50);
+  EXPECT_EQ(&again, &first);
+  EXPECT_NE(again.generation, generation);
+  EXPECT_EQ(map.find(again.va), &again) << "where it was entered already";
+  // Not while the block lives, nor that of a slab, which is entered at four places.
+  again.state = BlockState::kLive;
+  CachedRange& other = make_short(kBase + 4 * kQuantumBytes, 40);
+  EXPECT_NE(&other, &again);
+  again.state = BlockState::kFree;
+  other.state = BlockState::kLive;
+  CachedRange& slab = make_short(kBase + kPageBytes, kSlabQuanta);
+  ASSERT_TRUE(map.set(slab.va, kSlabBytes / kGranuleBytes, &slab));
+  slab.state = BlockState::kLive;
+  again.state = BlockState::kLive;
+  slab.state = BlockState::kFree;
+  CachedRange& behind = make_short(kBase + kPageBytes + kGranuleBytes, 40);
+  if (&behind == &slab) {
+    EXPECT_EQ(map.find(kBase + kPageBytes), nullptr) << "its other entries went";
+  }
 }
 
 }  // namespace

@@ -119,6 +119,41 @@ TEST(Unrepeated, NearALimitEveryPageCounts) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+// Equal layers, whose sizes are others in each step: what is asked for is as the predictor says, and what it
+// names is in use. After some ten thousand misses they are searched for no more, and served from holes.
+TEST(Unrepeated, LayersOfAnotherSizeInEachStepAreServedFromHoles) {
+  Device device("capacity:16GiB,backing:none,completion:instant");
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  Random random(7);
+  const auto step = [&](uint64_t bytes) {
+    std::vector<void*> kept;
+    for (int layer = 0; layer < 40; ++layer) {
+      void* const temporary = must_allocate(*arena, 4 * bytes, stream);
+      for (uint64_t i = 1; i <= 5; ++i) kept.push_back(must_allocate(*arena, i * bytes, stream));
+      SPW_EXPECT_OK(Arena::free(temporary));
+    }
+    for (; !kept.empty(); kept.pop_back()) SPW_EXPECT_OK(Arena::free(kept.back()));
+  };
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) step((128 + random() % 512) * 8 * kKiB);
+  };
+  steps(300);
+  const Predictor::Looks before = arena->looks();
+  const uint64_t calls = device.simulated() ? device.total_calls() : 0;
+  steps(100);
+  EXPECT_LT(arena->looks().searched - before.searched, 100u * 240 / 20);
+  if (device.simulated()) {
+    EXPECT_LT(device.total_calls() - calls, 100u * 240 / 200);
+  }
+  SPW_EXPECT_OK(arena->validate());
+  // One size from now on: it costs nothing more after a few steps.
+  for (int i = 0; i < 10; ++i) step(3 * kMiB + 512);
+  const Predictor::Looks after = arena->looks();
+  for (int i = 0; i < 5; ++i) step(3 * kMiB + 512);
+  EXPECT_EQ(arena->looks().guessed, after.guessed) << "every request is served at once";
+}
+
 // What never repeated itself for long comes around from now on: it costs nothing more after a few passes.
 TEST(Unrepeated, IsNoticedWhenItBeginsToRepeatItself) {
   Device device("capacity:16GiB,backing:none,completion:instant");

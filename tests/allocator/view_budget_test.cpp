@@ -111,6 +111,40 @@ TEST_F(ViewBudgetTest, OnlyViewsThatLieUnusedAreRetired) {
   EXPECT_EQ(used->mapped, 24u);
 }
 
+// A program that repeats itself wants the views that it used last; to one that does not all are alike, and
+// what lies in a row goes in one call.
+TEST_F(ViewBudgetTest, ThoseUsedLastStayUnlessTheProgramDoesNotRepeatItself) {
+  const auto retire = [&] {
+    for (int i = 0; i < 10; ++i) map(first + 20 * (i % 4), 20);
+    {
+      const ArenaLock lock(made.parts.mutex);
+      const Lock heap_lock(heap.mutex);
+      CachedRange* range = heap.reuse_view({20 * kPageQuanta, 1}, 20, true);
+      void* out = nullptr;
+      ASSERT_TRUE(range != nullptr && heap.make_live(*range, range->bytes(), &out));
+      made.free(*range);
+    }
+    ASSERT_EQ(mappings(), 80u + 200);
+    EXPECT_TRUE(made.views.retire_views());
+  };
+  retire();
+  EXPECT_EQ(mappings(), 80u + 200 - 80) << "half of what may live";
+  ASSERT_TRUE(made.views.retire_views(true) && made.views.retire_views(true));
+  ASSERT_EQ(mappings(), 80u);
+  {
+    const Lock lock(heap.mutex);
+    for (uint32_t quanta = 100; quanta < 1200; ++quanta) {
+      CachedRange* range = heap.take_found({quanta, 1}, false);
+      void* out = nullptr;
+      ASSERT_TRUE(range != nullptr && heap.make_live(*range, range->bytes(), &out));
+      made.free(*range);
+    }
+    ASSERT_TRUE(heap.predictor().is_asleep());
+  }
+  retire();
+  EXPECT_EQ(mappings(), 80u);
+}
+
 TEST_F(ViewBudgetTest, AViewThatCannotBeUnmappedServesNobodyAllTheSame) {
   if (!made.device.simulated()) GTEST_SKIP() << "a real driver makes no faults on demand";
   View* const view = map(first, 70);

@@ -102,7 +102,8 @@ const std::vector<Wrong> kWrong = {
     {{"replay", "TRACE", "--capacity", "200"}, "'200' is no size and no GPU; did you mean '200GiB'?"},
     // A share is like no GPU, however near the digits are ('110%' and 'a10').
     {{"replay", "/nope.pickle", "--capacity", "110%"}, "/nope.pickle"},
-    {{"trace-model", "train:step", "--capacity", "110%"}, "--capacity '110%' is no size; allowed: such as 80GiB"},
+    {{"trace-model", "train:step", "--capacity", "110%"},
+     "--capacity '110%' is no size; allowed: such as 80GiB"},
     {{"dryrun", "--gpu-memory", "110%", "--", "true"}, "--gpu-memory"},
     {{"plot", "TRACE", "--limit", "110%"}, "--limit"},
     {{"trace-model", "train:step", "--capacity", "h10-80"}, "did you mean 'h100-80'?"},
