@@ -7,6 +7,7 @@ from page.markdown import gib, listed, page, ratio, span, table
 
 SIZED = ("full", "native", "expandable")
 # An allocation with its free may cost so much, as a share of native.
+NEVER_REPEATING_BAR = 1.0
 BARS = {"raw_alloc and raw_delete": 0.6, "torch.empty and its end": 0.9}
 
 
@@ -55,4 +56,29 @@ def speed(commands: Commands) -> str:
         "counted by valgrind.",
         table("calls | size | Spillway / native: | bar: | instructions, Spillway: | native:", lines),
         f"Not good: {listed(slow)} miss the bar." if slow else "",
+    )
+
+
+def never_repeating(commands: Commands) -> str:
+    rows = {(row["program"], row["allocator"]): row for row in commands.pytorch("unrepeated.py")}
+    lines, slow, large = [], [], []
+    for name in dict.fromkeys(program for program, _ in rows):
+        native, expandable, full = (rows[name, allocator] for allocator in ("native", "expandable", "full"))
+        shares = [ours / peer for ours, peer in zip(full["call_ns"], native["call_ns"], strict=True)]
+        others = [ours / peer for ours, peer in zip(full["call_ns"], expandable["call_ns"], strict=True)]
+        slow += [f"{name} ({max(shares):.2f})"] if max(shares) > NEVER_REPEATING_BAR else []
+        large += [name] if full["reserved_times_peak"] > expandable["reserved_times_peak"] else []
+        times = (" ".join(f"{share:.2f}" for share in each) for each in (shares, others))
+        reserved = (f"{row['reserved_times_peak']:.3f}" for row in (full, native, expandable))
+        lines.append([name, *times, *reserved])
+    return page(
+        "## Programs that never repeat themselves, from Python",
+        "    bench/pytorch/unrepeated.py",
+        "The first three programs above, written in Python with other draws: raw_alloc and raw_delete on the full "
+        "integration, on PyTorch's own allocator and on its expandable segments, in three processes that take turns. "
+        "Processor time of a call, the loop in Python included, as a share of the peer's by quarter of the run; "
+        "reserved over peak live:",
+        table("program | time / native: | time / expandable: | reserved: | of native: | of expandable:", lines),
+        f"Not good: more than native's time in a quarter: {listed(slow)}." if slow else "",
+        f"Not good: more reserved than with expandable segments: {listed(large)}." if large else "",
     )

@@ -263,6 +263,7 @@ SECTIONS: dict[str, Callable[[Commands], str]] = {
     "threads": threads,
     "pytorch-examples": pytorch.examples,
     "pytorch-speed": pytorch.speed,
+    "pytorch-unrepeated": pytorch.never_repeating,
 }
 
 

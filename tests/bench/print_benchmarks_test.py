@@ -77,6 +77,11 @@ print('[{"calls": "raw_alloc and raw_delete", "size": "512 B", "native_ns": 100.
       ' "native_instructions": 900.4, "full_instructions": 300.0},'
       ' {"calls": "torch.empty and its end", "size": "1 MiB", "native_ns": 1000.0, "full_ns": 950.0}]')
 """
+FAKE_NEVER_REPEATING = """\
+print('[{"program": "serving", "allocator": "native", "call_ns": [100, 100, 100, 100], "reserved_times_peak": 1.3},'
+      ' {"program": "serving", "allocator": "expandable", "call_ns": [200, 50, 50, 50], "reserved_times_peak": 1.05},'
+      ' {"program": "serving", "allocator": "full", "call_ns": [150, 80, 70, 60], "reserved_times_peak": 1.11}]')
+"""
 ROW: dict[str, Any] = {
     "completion": "instant", "events": 1000, "peak_live_bytes": 4 << 30, "capacity_bytes": 4 << 30,
     "peak_reserved_bytes": 4 << 30, "unlimited_peak_reserved_bytes": 5 << 30, "unlimited_driver_calls": 300,
@@ -117,6 +122,7 @@ class Fakes(unittest.TestCase):
         program(self.folder / "make_traces.py", FAKE_MAKE_TRACES)
         program(self.folder / "smallest_devices.py", FAKE_SMALLEST)
         program(self.folder / "speed.py", FAKE_SPEED)
+        program(self.folder / "unrepeated.py", FAKE_NEVER_REPEATING)
 
     def answer(self, fails_on: str = "", **ours: object) -> None:
         rows = {"spillway": ours, "native": NATIVE, "expandable": EXPANDABLE}
@@ -166,9 +172,12 @@ class Fakes(unittest.TestCase):
             "Not good: a peer needs less for second.py.",
             "| raw_alloc and raw_delete | 512 B | 0.30 | 0.6 | 300 | 900 |",
             "Not good: torch.empty and its end, 1 MiB miss the bar.",
+            "| serving | 1.50 0.80 0.70 0.60 | 0.75 1.60 1.40 1.20 | 1.110 | 1.300 | 1.050 |",
+            "Not good: more than native's time in a quarter: serving (1.50).",
+            "Not good: more reserved than with expandable segments: serving.",
         ):
             self.assertIn(line, text)
-        self.assertEqual(text.count("Not good"), 6, text)
+        self.assertEqual(text.count("Not good"), 8, text)
         self.assertLessEqual(max(len(line) for line in text.splitlines() if line[:1] not in "| #"), 120)
 
     def test_what_is_not_good_is_said(self) -> None:

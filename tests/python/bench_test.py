@@ -56,6 +56,32 @@ class Speed(unittest.TestCase):
         self.assertLessEqual(full, 0.6 * native)
 
 
+class NeverRepeating(unittest.TestCase):
+    words = (sys.executable, str(ROOT / "bench" / "pytorch" / "unrepeated.py"), f"--build={BUILD}")
+
+    def test_every_allocator_has_four_quarters(self) -> None:
+        done = subprocess.run(
+            [*self.words, "--calls", "3200", "--program", "replace", "--seed", "2"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(done.stdout)
+        self.assertEqual([row["allocator"] for row in rows], ["native", "expandable", "full"])
+        for row in rows:
+            self.assertEqual(len(row["call_ns"]), 4)
+            self.assertGreater(min(row["call_ns"]), 0)
+            self.assertGreaterEqual(row["reserved_times_peak"], 1)
+
+    def test_bad_input(self) -> None:
+        for text, *given in (
+            ("--calls 31: at least 32", "--calls", "31"),
+            ("invalid choice: 'rollouts'", "--program", "rollouts"),
+        ):
+            done = subprocess.run([*self.words, *given], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(text, done.stderr.splitlines()[-1])
+
+
 class ActivationOffload(unittest.TestCase):
     def run_bench(self, *words: str) -> subprocess.CompletedProcess[str]:
         script = ROOT / "bench" / "pytorch" / "activation_offload.py"
