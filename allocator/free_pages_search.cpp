@@ -100,9 +100,10 @@ std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) 
 std::optional<Layout> FreePages::find_close_fit(const Request& request) {
   reindex_holes();
   if (!holes_.is_built()) return std::nullopt;
-  // Of close fits those up to 128 KiB are at the lowest address: where they are spread, no long runs come
-  // about; of the larger ones more are lost inside pages so (docs/decisions/unrepeated.md).
-  if (request.quanta <= holes_.most_piece()) return find_low_fit(request);
+  // Of close fits those up to 128 KiB, or of a heap of whole pages those below a page, are at the lowest
+  // address: where they are spread, no long runs come about; of the larger ones more are lost inside pages so
+  // (docs/decisions/unrepeated.md).
+  if (request.quanta + request.align_quanta - 1 <= holes_.most_piece()) return find_low_fit(request);
   if (request.align_quanta > 1) return std::nullopt;
   const std::optional<HoleIndex::Position> hole = holes_.find_closest(request.quanta);
   if (!hole.has_value()) return std::nullopt;

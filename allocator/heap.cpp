@@ -13,7 +13,7 @@ namespace spillway {
 namespace {
 
 // Pages are spent while so large a part of what is held could still be added: a program that needs them all
-// is served frugally in time. Where nothing large is asked for, while as much again could be.
+// is served frugally in time.
 constexpr uint32_t kPlentyDivisor = 64;
 
 Status no_live_block(const char* what, uint64_t va) {
@@ -135,9 +135,12 @@ CachedRange* Heap::take_searched(const Request& request) {
   return range != nullptr && pages_.take(*range) ? serve(request, range) : nullptr;
 }
 
-void Heap::note_miss(const Request& request) {
-  predictor_.note_miss();
+void Heap::note_unserved(const Request& request) {
   purchase_.note_request(request.quanta, predictor_.now());
+}
+
+void Heap::note_miss(const Request& request) {
+  if (!request.is_for_slab()) predictor_.note_miss();
 }
 
 Heap::Placement Heap::placement() const {
@@ -145,22 +148,26 @@ Heap::Placement Heap::placement() const {
   if (!is_asleep && !predictor_.misses_often()) return Placement::kFrugal;
   const bool may_spend = grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages;
   if (!may_spend || store_.slack_percent() <= 0) return Placement::kFrugal;
-  const bool is_spending = is_asleep && purchase_.spares_mappings(predictor_.now());
-  // What small blocks lose at the closest fit is more than their views cost, unless there is memory for it.
-  const bool is_small = is_asleep && !is_spending;
-  if (is_small && !purchase_.spared_mappings()) return Placement::kFrugal;
-  const uint32_t wanted = is_small ? store_.page_count() : store_.page_count() / kPlentyDivisor;
+  // What small blocks lose at the closest fit is more than their views cost, unless there is memory for it:
+  // as much as is held could be added again.
+  const bool asks_for_large = purchase_.spares_mappings(predictor_.now());
+  if (!asks_for_large && !purchase_.spared_mappings()) return Placement::kFrugal;
+  const uint32_t wanted = asks_for_large ? store_.page_count() / kPlentyDivisor : store_.page_count();
   if (!store_.may_have_room(1 + wanted)) return Placement::kFrugal;
-  return is_spending ? Placement::kSpending : Placement::kClose;
+  return is_asleep && asks_for_large ? Placement::kSpending : Placement::kClose;
 }
 
 CachedRange* Heap::take_close_fit(const Request& request) {
   const Placement now = placement();
   if (now == Placement::kFrugal || predictor_.is_time_to_look()) return nullptr;
+  // The program is awake, and is not where it was thought to be: a look will tell.
+  if (!predictor_.is_asleep() && predictor_.guess(request) == nullptr) return nullptr;
   if (now == Placement::kSpending)
     purchase_.note_need(counters.active_bytes() + uint64_t{request.quanta} * kQuantumBytes);
   std::optional<Layout> found = pages_.find_close_fit(request);
-  return found.has_value() ? settle(request, std::move(*found), now) : nullptr;
+  if (!found.has_value()) return nullptr;
+  note_miss(request);
+  return settle(request, std::move(*found), now);
 }
 
 CachedRange* Heap::take_same_size(const Request& request) {

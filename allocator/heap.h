@@ -85,9 +85,11 @@ class Heap {
   CachedRange* take_predicted(const Request& request) SPW_REQUIRES(mutex);
   CachedRange* take_searched(const Request& request) SPW_REQUIRES(mutex);
   CachedRange* take_located(const Request& request) SPW_REQUIRES(mutex);
-  // The request was not served at once.
+  // The first guess did not serve the request; nor did a look for the program.
+  void note_unserved(const Request& request) SPW_REQUIRES(mutex);
   void note_miss(const Request& request) SPW_REQUIRES(mutex);
-  // For a program that does not repeat itself: see FreePages::find_close_fit. Null too where it might.
+  // For a program that does not repeat itself, or whose guesses name what is in use: see
+  // FreePages::find_close_fit. Null too where a look for it may help.
   CachedRange* take_close_fit(const Request& request) SPW_REQUIRES(mutex);
   // Any other range that needs no driver call. `frugal`: no hole that breaks a page which a view would spare.
   CachedRange* take_found(const Request& request, bool frugal) SPW_REQUIRES(mutex);

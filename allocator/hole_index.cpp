@@ -55,7 +55,7 @@ void HoleIndex::grow() {
   pieces_.grow(static_cast<uint32_t>(bigger));
   links_.resize(2 * bigger);
   noted_.resize(std::max(kFewestNoted, bigger / 4));
-  boundaries_.reserve(3 * noted_.size());
+  boundaries_.reserve(4 * noted_.size());
   full_words_.resize(bigger / 64 / 64 + 2);
   ends_.resize(bigger);
 }

@@ -94,7 +94,7 @@ Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_
 }
 
 CachedRange* Ladder::take_from_heap(Heap& heap, const Request& request, SlowPath& tried) {
-  heap.note_miss(request);
+  heap.note_unserved(request);
   heap.predictor().prefetch(request);
   const bool may_complete = !heap.pending().empty();
   if (may_complete) {
@@ -105,7 +105,10 @@ CachedRange* Ladder::take_from_heap(Heap& heap, const Request& request, SlowPath
   // A slot that came free meanwhile, or just now, needs no new slab.
   CachedRange* range = heap.slab_with_room(request);
   if (range == nullptr && !may_complete) range = heap.take_close_fit(request);
-  if (range == nullptr) range = may_complete ? heap.take_located(request) : heap.take_searched(request);
+  if (range == nullptr) {
+    range = may_complete ? heap.take_located(request) : heap.take_searched(request);
+    if (range == nullptr) heap.note_miss(request);
+  }
   // A slab kept for later must not displace what is expected now.
   if (range == nullptr && heap.release_empty_slabs() > 0) range = heap.take_located(request);
   // The commonest miss: the heap has room, only not where it was expected.

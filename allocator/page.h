@@ -13,6 +13,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "allocator/quantum_set.h"
@@ -56,5 +57,6 @@ struct alignas(64) Page {
   Alias* aliases;                       // in an extent those of all of it, at its first page
   FragmentLink links[kFragmentKinds];
 };
+static_assert(offsetof(Page, handle) <= 64);
 
 }  // namespace spillway

@@ -56,7 +56,7 @@ class Predictor {
     }
   }
 
-  // A request was not served at once.
+  // A request was served by no guess, not even after a look.
   void note_miss() {
     const bool is_light = now() - window_began_ > 2 * kMissesInWindow;
     if (!is_light && ++window_misses_ < kMissesInWindow) return;

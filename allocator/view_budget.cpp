@@ -1,6 +1,7 @@
 #include "allocator/view_budget.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <unordered_map>
 #include <utility>
@@ -23,12 +24,35 @@ constexpr double kLastPurchase = 1.3;
 // This part of the mappings that may live goes at a time.
 constexpr uint32_t kRetiredDivisor = 6;
 
+// As far as is known the bound is of a process (docs/hardware-proof.md).
+std::atomic<uint32_t> arenas_with_views{0};
+
 }  // namespace
+
+ViewBudget::~ViewBudget() {
+  kArenaLock.assert_held();  // by nobody: the arena ends
+  if (has_part_) arenas_with_views.fetch_sub(1);
+}
+
+uint32_t ViewBudget::part_of_process() const {
+  return parts_.options.most_mappings / std::max(1u, arenas_with_views.load());
+}
+
+uint32_t ViewBudget::most_mappings() const {
+  return std::max(part_of_process(), raised_to_);
+}
+
+bool ViewBudget::has_room(uint32_t mappings) {
+  if (!has_part_) arenas_with_views.fetch_add(1);
+  has_part_ = true;
+  return parts_.store->live_mappings() + mappings <= most_mappings();
+}
 
 uint32_t ViewBudget::many_mappings() const {
   // Counts the views only: the home view alone is large on a large device.
-  const uint32_t home = std::min(parts_.store->home_mappings(), most_mappings_);
-  return home + (most_mappings_ - home) / kManyMappingsDivisor;
+  const uint32_t most = most_mappings();
+  const uint32_t home = std::min(parts_.store->home_mappings(), most);
+  return home + (most - home) / kManyMappingsDivisor;
 }
 
 uint32_t ViewBudget::pages_to_spend() const {
@@ -37,19 +61,20 @@ uint32_t ViewBudget::pages_to_spend() const {
   if (store.device_is_full()) return 0;
   if (store.easy_room_pages() < store.page_count() / kFarFromLimitDivisor) return 0;
   const uint64_t from = many_mappings();
-  const uint64_t above = std::min(store.live_mappings(), most_mappings_) - from;
+  const uint64_t above = std::min(store.live_mappings(), most_mappings()) - from;
   const uint64_t needed = store.page_count() - std::min<uint64_t>(spent_pages_, store.page_count());
   const uint64_t allowed =
-      needed * above / std::max<uint64_t>(most_mappings_ - from, 1) / kMostSpentPagesDivisor;
+      needed * above / std::max<uint64_t>(most_mappings() - from, 1) / kMostSpentPagesDivisor;
   const uint64_t left = allowed - std::min<uint64_t>(allowed, spent_pages_);
   return static_cast<uint32_t>(std::min(left, store.easy_room_pages()));
 }
 
 uint32_t ViewBudget::pages_to_buy(const Heap& heap, const Request& request) const {
   // Where views go on being mapped the share grows with them, up to twice the option.
-  const uint32_t mappings = std::min(parts_.store->live_mappings(), most_mappings_);
+  const uint32_t most = most_mappings();
+  const uint32_t mappings = std::min(parts_.store->live_mappings(), most);
   const uint32_t home = std::min(parts_.store->home_mappings(), mappings);
-  const double of_views = static_cast<double>(mappings - home) / std::max(most_mappings_ - home, 1u);
+  const double of_views = static_cast<double>(mappings - home) / std::max(most - home, 1u);
   const uint64_t left = heap.purchase().pages_to_buy(
       parts_.store->slack_percent() * (1 + of_views), parts_.store->slack_percent() * kLastPurchase,
       heap.pages().owned(), bytes_to_pages(uint64_t{request.quanta} * kQuantumBytes));
@@ -71,7 +96,7 @@ std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const 
       // A block outlives the loss of another slot of its view.
       const bool in_use = range.state != BlockState::kFree || heap->use.keeps_pages;  // mutant: view-in-use
       if (is_lost(range) && !in_use) return;                                          // mutant: view-lost
-      repeats = repeats || may_repeat;
+      repeats = repeats || (may_repeat && !in_use);
       const uint64_t age = in_use ? 0 : now - range.last_use;
       const auto [found, is_new] = ages.emplace(range.view, age);
       if (!is_new) found->second = std::min(found->second, age);
@@ -85,7 +110,7 @@ std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const 
   });
   std::sort(by_age.begin(), by_age.end(), std::greater<>());
   // Those used last are wanted again by a program that repeats itself. To others all are alike.
-  const uint32_t most_old = repeats ? parts_.options.most_mappings / 2 : UINT32_MAX;
+  const uint32_t most_old = repeats ? part_of_process() / 2 : UINT32_MAX;
   std::vector<View*> unused;
   uint32_t old = 0;
   for (const auto& [age, view] : by_age) {
@@ -111,8 +136,8 @@ void ViewBudget::retire_longest_runs(std::vector<View*>& unused, bool every) {
     runs.back().end = i + 1;
   }
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.mapped > b.mapped; });
-  const uint32_t too_many = parts_.options.most_mappings / kRetiredDivisor;
-  const uint32_t enough = every ? 0 : most_mappings_ - std::min(most_mappings_, too_many);
+  const uint32_t too_many = part_of_process() / kRetiredDivisor;
+  const uint32_t enough = every ? 0 : most_mappings() - std::min(most_mappings(), too_many);
   uint32_t left = parts_.store->live_mappings();
   for (const Run& run : runs) {
     if (left <= enough) break;
@@ -123,7 +148,7 @@ void ViewBudget::retire_longest_runs(std::vector<View*>& unused, bool every) {
     }
   }
   // Views that are all in use: no further wait before there are many more.
-  most_mappings_ = std::max(parts_.options.most_mappings, left + too_many);
+  raised_to_ = left + too_many;
 }
 
 bool ViewBudget::retire_views(bool every) {

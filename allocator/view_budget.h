@@ -15,7 +15,10 @@ namespace spillway {
 class ViewBudget {
  public:
   ViewBudget(ArenaParts& parts, StreamHeaps& heaps, DeviceWaits& waits)
-      : parts_(parts), heaps_(heaps), waits_(waits), most_mappings_(parts.options.most_mappings) {}
+      : parts_(parts), heaps_(heaps), waits_(waits) {}
+  ~ViewBudget();
+  ViewBudget(const ViewBudget&) = delete;
+  ViewBudget& operator=(const ViewBudget&) = delete;
 
   // The first tells whether views are mapped so often that it matters more to map few than to hold few pages;
   // the second returns the pages that may be created for that now.
@@ -28,19 +31,21 @@ class ViewBudget {
   uint32_t pages_to_buy(const Heap& heap, const Request& request) const SPW_REQUIRES(kArenaLock, heap.mutex);
   void on_spent(uint32_t pages) SPW_REQUIRES(kArenaLock) { spent_pages_ += pages; }
   void on_pages_released() SPW_REQUIRES(kArenaLock) { spent_pages_ = 0; }
-  // Tells whether so many mappings more may live.
-  bool has_room(uint32_t mappings) const SPW_REQUIRES(kArenaLock) {
-    return parts_.store->live_mappings() + mappings <= most_mappings_;
-  }
+  // Tells whether so many mappings more may live, of views. From the first question on the arena has its part
+  // of what a process may have.
+  bool has_room(uint32_t mappings) SPW_REQUIRES(kArenaLock);
   // Views that only a pool's graphs needed may go: the bound that was raised for them is tried again.
-  void on_pool_released() SPW_REQUIRES(kArenaLock) { most_mappings_ = parts_.options.most_mappings; }
+  void on_pool_released() SPW_REQUIRES(kArenaLock) { raised_to_ = 0; }
 
-  // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve, or
+  // Retires views that lie unused, a sixth of the mappings that may be, in as few calls as serve, or
   // `every` one; waits for the device before. False while a stream is captured, or when there are none. With
   // no lock held.
   bool retire_views(bool every = false);
 
  private:
+  // The mappings of a process that each arena may have; and that this one may have now.
+  uint32_t part_of_process() const;
+  uint32_t most_mappings() const SPW_REQUIRES(kArenaLock);
   uint32_t many_mappings() const SPW_REQUIRES(kArenaLock);
   // Lists those that are not in use, and which programs that repeat themselves would not want next.
   std::vector<View*> list_unused(const std::vector<Heap*>& all) const SPW_REQUIRES(kArenaLock);
@@ -49,7 +54,8 @@ class ViewBudget {
   ArenaParts& parts_;
   StreamHeaps& heaps_;
   DeviceWaits& waits_;
-  uint32_t most_mappings_ SPW_GUARDED_BY(kArenaLock);  // of the options, or more where all views were in use
+  bool has_part_ SPW_GUARDED_BY(kArenaLock) = false;     // it is one of those that share what there may be
+  uint32_t raised_to_ SPW_GUARDED_BY(kArenaLock) = 0;    // where all views were in use
   uint64_t spent_pages_ SPW_GUARDED_BY(kArenaLock) = 0;  // since memory was last given back
 };
 

@@ -227,6 +227,27 @@ TEST(HoleIndex, KnowsRunsOfThousandsOfPages) {
   }
 }
 
+TEST(HoleIndex, GrowsWithThePagesThatCome) {
+  StoreOf<VirtualMemory> of;
+  const auto owner = of.heap();
+  constexpr uint32_t kPages = 20'000;
+  const auto pages = std::make_unique<Page[]>(kPages + 1);
+  Bitmap free(kPages);
+  HoleIndex index(pages.get(), free, *owner, true);
+  index.build();
+  PageId end = 0;
+  for (const uint32_t count : {1u, 62u, 1u, 1u, 127u, 3'904u, 1u, 4'095u, 8'000u}) {
+    for (PageId id = end; id < end + count; ++id) pages[id].owner = owner.get();
+    free.set(end, count);
+    index.note(end, count);
+    end += count;
+    index.update({});
+    EXPECT_EQ(index.find_closest(end * kPageQuanta)->page, 0u) << end;
+    EXPECT_FALSE(index.find_closest(end * kPageQuanta + 1).has_value()) << end;
+    EXPECT_FALSE(free.test(end));
+  }
+}
+
 TEST(HoleIndex, LooksAtEveryPageWhereMoreChangedThanItNotes) {
   StoreOf<VirtualMemory> of;
   const auto owner = of.heap();

@@ -288,9 +288,8 @@ TEST_F(RangeCacheTest, AShortOneTakesTheObjectThatIsEnteredAtItsAddress) {
   again.state = BlockState::kLive;
   slab.state = BlockState::kFree;
   CachedRange& behind = make_short(kBase + kPageBytes + kGranuleBytes, 40);
-  if (&behind == &slab) {
-    EXPECT_EQ(map.find(kBase + kPageBytes), nullptr) << "its other entries went";
-  }
+  ASSERT_EQ(&behind, &slab) << "the only dead one";
+  EXPECT_EQ(map.find(kBase + kPageBytes), nullptr) << "its other entries went";
 }
 
 }  // namespace

@@ -142,7 +142,7 @@ TEST(Unrepeated, LayersOfAnotherSizeInEachStepAreServedFromHoles) {
   const Predictor::Looks before = arena->looks();
   const uint64_t calls = device.simulated() ? device.total_calls() : 0;
   steps(100);
-  EXPECT_LT(arena->looks().searched - before.searched, 100u * 240 / 20);
+  EXPECT_LT(arena->looks().searched - before.searched, 100u * 240 / 8);
   if (device.simulated()) {
     EXPECT_LT(device.total_calls() - calls, 100u * 240 / 200);
   }

@@ -62,6 +62,21 @@ TEST_F(ViewBudgetTest, TellsHowManyMoreMayLive) {
   EXPECT_FALSE(has_room(51));
 }
 
+// Nobody knows of a bound for each device: those in whose memory views are mapped share that of the process.
+TEST_F(ViewBudgetTest, ArenasWithViewsShareWhatThereMayBe) {
+  EXPECT_TRUE(has_room(80));
+  {
+    ViewBudget other(made.parts, made.heaps, made.waits);
+    EXPECT_TRUE(has_room(80)) << "it has not asked for a view";
+    {
+      const ArenaLock lock(made.parts.mutex);
+      EXPECT_FALSE(other.has_room(1));
+    }
+    EXPECT_FALSE(has_room(1)) << "the home view alone has the half";
+  }
+  EXPECT_TRUE(has_room(80)) << "the other has gone";
+}
+
 TEST_F(ViewBudgetTest, TheMoreViewsThereAreTheMorePagesMayBeSpent) {
   map(first, 30);
   const uint32_t few = pages_to_spend();
