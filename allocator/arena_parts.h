@@ -25,8 +25,8 @@
 
 namespace spillway {
 
-// Live mappings beyond which views are retired before another is mapped. On H100s the driver refuses the
-// 524,089th of a process (docs/hardware-proof.md); what is left is for others' there.
+// Live mappings beyond which views are retired before another is mapped; the arenas of a process share them
+// (ViewBudget). An H100 refused a process its 524,089th (docs/hardware-proof.md); what is left is for others.
 constexpr uint32_t kMostMappings = 440'000;
 
 struct ArenaOptions {

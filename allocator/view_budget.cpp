@@ -60,11 +60,13 @@ uint32_t ViewBudget::pages_to_spend() const {
   // Near the limit every page is needed, and there is none where others fill the device.
   if (store.device_is_full()) return 0;
   if (store.easy_room_pages() < store.page_count() / kFarFromLimitDivisor) return 0;
-  const uint64_t from = many_mappings();
-  const uint64_t above = std::min(store.live_mappings(), most_mappings()) - from;
+  // Other arenas come and go meanwhile, so that what counts as many may be of another bound.
+  const uint64_t most = most_mappings();
+  const uint64_t from = std::min<uint64_t>(many_mappings(), most);
+  const uint64_t live = std::min<uint64_t>(store.live_mappings(), most);
+  const uint64_t above = live - std::min(live, from);
   const uint64_t needed = store.page_count() - std::min<uint64_t>(spent_pages_, store.page_count());
-  const uint64_t allowed =
-      needed * above / std::max<uint64_t>(most_mappings() - from, 1) / kMostSpentPagesDivisor;
+  const uint64_t allowed = needed * above / std::max<uint64_t>(most - from, 1) / kMostSpentPagesDivisor;
   const uint64_t left = allowed - std::min<uint64_t>(allowed, spent_pages_);
   return static_cast<uint32_t>(std::min(left, store.easy_room_pages()));
 }
@@ -137,7 +139,8 @@ void ViewBudget::retire_longest_runs(std::vector<View*>& unused, bool every) {
   }
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.mapped > b.mapped; });
   const uint32_t too_many = part_of_process() / kRetiredDivisor;
-  const uint32_t enough = every ? 0 : most_mappings() - std::min(most_mappings(), too_many);
+  const uint32_t most = most_mappings();
+  const uint32_t enough = every ? 0 : most - std::min(most, too_many);
   uint32_t left = parts_.store->live_mappings();
   for (const Run& run : runs) {
     if (left <= enough) break;

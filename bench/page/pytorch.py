@@ -6,8 +6,8 @@ from page.commands import Commands, Row
 from page.markdown import gib, listed, page, ratio, span, table
 
 SIZED = ("full", "native", "expandable")
+NEVER_REPEATING_BAR = 1.0  # a call may cost so much, as a share of native
 # An allocation with its free may cost so much, as a share of native.
-NEVER_REPEATING_BAR = 1.0
 BARS = {"raw_alloc and raw_delete": 0.6, "torch.empty and its end": 0.9}
 
 
