@@ -1,6 +1,8 @@
 #include "sim/cudart/runtime.h"
 
 #include <array>
+#include <atomic>
+#include <cstdlib>
 #include <mutex>
 
 namespace spillway::cudart {
@@ -10,6 +12,8 @@ constexpr int kMaxDevices = 64;
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int thread_device = 0;
+
+std::atomic<bool> is_unloaded = false;
 
 struct PrimaryContexts {
   std::mutex mutex;
@@ -33,10 +37,11 @@ const DriverTable* initialised_driver(cudaError_t* error) {
   static const cudaError_t kInitialised = [] {
     const DriverTable* table = driver();
     if (table == nullptr || table->init == nullptr) return cudaErrorInsufficientDriver;
+    std::atexit([] { is_unloaded = true; });
     return static_cast<cudaError_t>(table->init(0));
   }();
-  *error = kInitialised;
-  return kInitialised == cudaSuccess ? driver() : nullptr;
+  *error = is_unloaded ? cudaErrorCudartUnloading : kInitialised;
+  return *error == cudaSuccess ? driver() : nullptr;
 }
 
 cudaError_t primary_context(const DriverTable& driver, int device, CUcontext* out) {

@@ -203,4 +203,24 @@ TEST(CudartDeathTest, SaysSoWhereThereIsNoDriver) {
       testing::ExitedWithCode(0), "");
 }
 
+// A handler from before the runtime's first call runs after the runtime's own, as destructors of libraries
+// do.
+TEST(CudartDeathTest, EndsBeforeTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::atexit([] {
+          int device = -1;
+          void* pointer = nullptr;
+          const bool told = cudaGetDevice(&device) == cudaErrorCudartUnloading &&
+                            cudaSetDevice(0) == cudaErrorCudartUnloading &&
+                            cudaMalloc(&pointer, 4096) == cudaErrorCudartUnloading;
+          std::_Exit(told ? 0 : 1);
+        });
+        int device = -1;
+        std::exit(cudaGetDevice(&device) == cudaSuccess ? 2 : 3);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
