@@ -34,7 +34,7 @@ struct ArenaOptions {
   uint64_t soft_limit_bytes = UINT64_MAX;  // exceeded only where nothing else serves without a host wait
   uint64_t reserve_bytes = 0;              // left to others on the device, whatever the limit
   uint64_t headroom_bytes = 0;             // stays free on the device, see PageStore::set_headroom
-  double slack_percent = 11;               // see Purchase
+  double slack_percent = 12;               // see Purchase
   bool use_vmm = true;                     // false: cuMemAlloc segments
   bool exportable = true;                  // where the device can: blocks may be shown to other processes
   bool share_edges = true;                 // false: blocks of a page and more share no page

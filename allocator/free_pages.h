@@ -86,6 +86,8 @@ class FreePages {
 
   // A piece of a partly used page, for less than a page.
   std::optional<Layout> find_fragment(const Request& request);
+  // The same, up to 128 KiB of the lowest page that has one, else of the lowest free page.
+  std::optional<Layout> find_low_fragment(const Request& request);
   // A run of the home view, the one that consumes the fewest whole pages. With `frugal`, holes that break a
   // page that a view would spare are passed over.
   std::optional<Layout> find_hole(const Request& request, bool frugal);
@@ -169,6 +171,12 @@ class FreePages {
   // Tells whether the request may begin or end in a page that other blocks lie in.
   bool may_take_edges(const Request& request) const {
     return request.align_quanta == 1 && (grain_ == BlockGrain::kQuantum || request.quanta < kPageQuanta);
+  }
+  // Of close fits those up to 128 KiB, or of a heap of whole pages those below a page, are at the lowest
+  // address: where they are spread, no long runs come about; of the larger ones more are lost inside pages so
+  // (docs/decisions/unrepeated.md).
+  bool is_low(const Request& request) const {
+    return request.quanta + request.align_quanta - 1 <= holes_.most_piece();
   }
   std::optional<Layout> find_low_fit(const Request& request) const;
   // The layout that begins at this quantum of the page in the home view.

@@ -58,6 +58,11 @@ std::optional<Layout> FreePages::find_fragment(const Request& request) {
   return lay_out_from(best, begin, quanta);
 }
 
+std::optional<Layout> FreePages::find_low_fragment(const Request& request) {
+  reindex_holes();
+  return holes_.is_built() && is_low(request) ? find_low_fit(request) : find_fragment(request);
+}
+
 std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) {
   reindex();
   const uint32_t quanta = request.quanta;
@@ -100,10 +105,7 @@ std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) 
 std::optional<Layout> FreePages::find_close_fit(const Request& request) {
   reindex_holes();
   if (!holes_.is_built()) return std::nullopt;
-  // Of close fits those up to 128 KiB, or of a heap of whole pages those below a page, are at the lowest
-  // address: where they are spread, no long runs come about; of the larger ones more are lost inside pages so
-  // (docs/decisions/unrepeated.md).
-  if (request.quanta + request.align_quanta - 1 <= holes_.most_piece()) return find_low_fit(request);
+  if (is_low(request)) return find_low_fit(request);
   if (request.align_quanta > 1) return std::nullopt;
   const std::optional<HoleIndex::Position> hole = holes_.find_closest(request.quanta);
   if (!hole.has_value()) return std::nullopt;

@@ -140,7 +140,7 @@ void Heap::note_unserved(const Request& request) {
 }
 
 void Heap::note_miss(const Request& request) {
-  if (!request.is_for_slab()) predictor_.note_miss();
+  if (!request.is_for_slab()) predictor_.note_miss(request.quanta);
 }
 
 Heap::Placement Heap::placement() const {
@@ -185,8 +185,11 @@ CachedRange* Heap::take_same_size(const Request& request) {
 CachedRange* Heap::take_found(const Request& request, bool frugal) {
   if (grain_ == BlockGrain::kSegment) return take_segment(request);
   const Placement now = placement();
+  // Where nothing comes around and large blocks are asked for too, small ones that are spread break the pages
+  // which those need.
+  const bool packs_low = predictor_.is_asleep() && purchase_.spared_mappings();
   if (now == Placement::kFrugal) {
-    pages_.forget_holes();
+    if (!packs_low) pages_.forget_holes();
   } else if (request.is_for_slab() || request.align_quanta == 1) {
     std::optional<Layout> found = pages_.find_close_fit(request);
     return found.has_value() ? settle(request, std::move(*found), now) : nullptr;
@@ -198,7 +201,7 @@ CachedRange* Heap::take_found(const Request& request, bool frugal) {
     if (CachedRange* range = take_same_size(request)) return range;
   }
   std::optional<Layout> found;
-  if (small) found = pages_.find_fragment(request);
+  if (small) found = packs_low ? pages_.find_low_fragment(request) : pages_.find_fragment(request);
   if (!found.has_value()) found = pages_.find_hole(request, frugal);
   return found.has_value() ? settle(request, std::move(*found), now) : nullptr;
 }
@@ -254,8 +257,13 @@ Result<CachedRange*> Heap::take_planned(const Request& request, const Plan& plan
     first = plan.kind == Plan::Kind::kExtend ? plan.first_new : store_.find_unbacked(plan.new_pages);
     if (first == kNoPage) return Status::out_of_memory("no address left for new pages");
     uint32_t created = 0;
-    Status status =
-        store_.create_pages(first, plan.new_pages, this, &created, pages_.extent_terms(plan, spends_pages()));
+    const bool spends = spends_pages();
+    ExtentTerms terms = pages_.extent_terms(plan, spends);
+    if (spends && plan.is_at_home()) {
+      terms.most_spare = purchase_.spare_pages(store_.slack_percent(),
+                                               pages_.owned() + uint64_t{plan.new_pages}, terms.most_spare);
+    }
+    Status status = store_.create_pages(first, plan.new_pages, this, &created, terms);
     if (created > 0) add_free(first, created);
     if (!status.ok()) return status;
   }

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "allocator/cached_range.h"
+#include "allocator/new_sizes.h"
 #include "allocator/request.h"
 #include "allocator/sequence_predictor.h"
 #include "allocator/size_classes.h"
@@ -56,8 +57,9 @@ class Predictor {
     }
   }
 
-  // A request was served by no guess, not even after a look.
-  void note_miss() {
+  // A request for so many quanta was served by no guess, not even after a look.
+  void note_miss(uint32_t quanta) {
+    new_sizes_.note(quanta);
     const bool is_light = now() - window_began_ > 2 * kMissesInWindow;
     if (!is_light && ++window_misses_ < kMissesInWindow) return;
     heavy_windows_ = is_light ? 0 : heavy_windows_ + 1;
@@ -81,7 +83,8 @@ class Predictor {
   // Then ranges are not looked for where they were before, but for one request in many, which may find that
   // the program repeats itself again: ever fewer, since a look is dear where few sizes are asked for.
   bool is_asleep() const {
-    return sequence_.unrepeated() >= kRequestsToSleep &&
+    const uint64_t enough = new_sizes_.are_many() ? kNewRequestsToSleep : kRequestsToSleep;
+    return sequence_.unrepeated() >= enough &&
            (led_by_ == nullptr || led_by_->then() == SequencePredictor::kNever);
   }
   bool is_time_to_look() const {
@@ -123,6 +126,8 @@ class Predictor {
   // In the first pass of programs that repeat themselves, eight requests in a row were as before at least
   // once in 767 (docs/decisions/unrepeated.md).
   static constexpr uint64_t kRequestsToSleep = 1024;
+  // The same where sizes are ever new.
+  static constexpr uint64_t kNewRequestsToSleep = 64;
   static constexpr uint64_t kRequestsForLook = 256;
   static constexpr uint64_t kFewestToLook = 64;
   static constexpr uint64_t kMostToLook = 1024;
@@ -137,6 +142,7 @@ class Predictor {
   void review_leader();
 
   SequencePredictor sequence_;
+  NewSizes new_sizes_;
   std::array<SlabHistory, kClassCount> slab_histories_;
   uint64_t guesses_ = 0;
   uint64_t window_began_ = 0;  // at this position

@@ -40,19 +40,33 @@ class Purchase {
         static_cast<uint64_t>(static_cast<double>(most_needed_bytes_) * (1 + slack_percent / 100)));
   }
 
+  // What a heap that owns `owned` lacks of that.
+  uint64_t pages_left(double slack_percent, uint64_t owned) const {
+    const uint64_t most = most_pages(slack_percent);
+    return most - std::min(most, owned);
+  }
   // Returns how many pages a heap that owns `owned` may buy for a request of `wanted`: as many as leave it
   // with `slack_percent` more than was needed. A request that is larger than the rest would be served by
   // views for ever: once views have been made of a quarter of what is needed, since that last grew, it gets
   // its pages as long as they leave `most_slack_percent`.
   uint64_t pages_to_buy(double slack_percent, double most_slack_percent, uint64_t owned,
                         uint64_t wanted) const {
-    const uint64_t most = most_pages(slack_percent);
-    const uint64_t left = most - std::min(most, owned);
+    const uint64_t left = pages_left(slack_percent, owned);
     const bool is_wanting = left < wanted && mapped_pages_ > bytes_to_pages(most_needed_bytes_) / 4;
     return is_wanting && owned + wanted <= most_pages(most_slack_percent) ? wanted : left;
   }
+  // Returns how many pages more than it asked for are created for a heap that will own `owned` then, so that
+  // a run ends in an extent: what is left of the share. While what is needed grows, at least the `usual` ones
+  // of heaps that spend nothing, since they are needed next.
+  uint32_t spare_pages(double slack_percent, uint64_t owned, uint32_t usual) const {
+    const uint64_t left = pages_left(slack_percent, owned);
+    const bool grows = mapped_pages_ == 0;
+    return static_cast<uint32_t>(
+        std::min<uint64_t>(grows ? std::max<uint64_t>(left, usual) : left, kMostSpare));
+  }
 
  private:
+  static constexpr uint64_t kMostSpare = 1u << 16;  // more than any run needs
   static constexpr uint32_t kManyMappings = 4;
   static constexpr uint64_t kRequests = 1024;
 

@@ -20,7 +20,7 @@ constexpr uint32_t kMostSpentPagesDivisor = 4;
 // Pages are spent for mappings while so large a part of what is held could still be added.
 constexpr uint32_t kFarFromLimitDivisor = 16;
 // A last purchase, larger than what is left of the share, may exceed the share by so much.
-constexpr double kLastPurchase = 1.3;
+constexpr double kLastPurchase = 1.25;
 // This part of the mappings that may live goes at a time.
 constexpr uint32_t kRetiredDivisor = 6;
 

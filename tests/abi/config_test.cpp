@@ -148,7 +148,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
     SPW_CHECK(value_of("reserve") == "4MiB");
     SPW_CHECK(
         value_of(nullptr) ==
-        "profile:ordinary,limit:1GiB,soft_limit:unlimited,reserve:4MiB,slack:11%,backend:vmm,share_edges:off,"
+        "profile:ordinary,limit:1GiB,soft_limit:unlimited,reserve:4MiB,slack:12%,backend:vmm,share_edges:off,"
         "ipc:on,preload_"
         "ipc:auto,"
         "preload_free:async,check_streams:off,"

@@ -247,6 +247,25 @@ TEST(FreePagesOfSegments, ARangeOfASegmentThatIsGoneMissesNothing) {
 }
 
 // Small blocks lie low, larger ones where least is left over.
+TEST(FreePagesClosely, FragmentsAreTheLowestUpTo128KiBAndElseTheSmallest) {
+  Row<VirtualMemory> row(8);
+  row.use_piece(1, 0, 3000);
+  row.use_piece(2, 0, kPageQuanta - 100);
+  row.use_piece(3, 0, kPageQuanta - 300);
+  const auto place_of = [&](const Request& request) {
+    const std::optional<Layout> layout = row.pages.find_low_fragment(request);
+    return layout.has_value() ? (layout->va - row.store.page(row.first).va) / kQuantumBytes : ~uint64_t{0};
+  };
+  EXPECT_EQ(place_of({100, 1}), kPageQuanta + 3000);
+  EXPECT_EQ(place_of({256, 1}), kPageQuanta + 3000);
+  EXPECT_EQ(place_of({257, 1}), 3 * kPageQuanta + kPageQuanta - 300);
+  row.use_piece(1, 3000, kPageQuanta);
+  row.use_piece(2, kPageQuanta - 100, kPageQuanta);
+  row.use_piece(3, kPageQuanta - 300, kPageQuanta);
+  EXPECT_EQ(place_of({100, 1}), 0u) << "the lowest free page";
+  EXPECT_EQ(place_of({257, 1}), ~uint64_t{0}) << "only a hole would do";
+}
+
 TEST(FreePagesClosely, SmallOnesLieLowAndLargeOnesWhereLeastIsLeft) {
   Row<VirtualMemory> row(40);
   row.use(0, 4);

@@ -276,6 +276,41 @@ TEST(Predictor, SleepsWhileNothingRepeatsAndWakesWhenSomethingDoes) {
   EXPECT_LE(looks, 98u);
 }
 
+// Where three quarters of the last 64 misses are for sizes that were not asked for before, 64 requests do.
+TEST(Predictor, SleepsSoonWhereSizesAreEverNew) {
+  const auto asleep_after = [](uint32_t sizes_of_four_that_are_new) {
+    std::atomic<const SequencePredictor*> leader{nullptr};
+    Program program(leader);
+    CachedRange range;
+    uint32_t requests = 0;
+    while (!program.predictor.is_asleep()) {
+      const bool is_new = requests % 4 < sizes_of_four_that_are_new;
+      const uint32_t quanta = kLarge + (is_new ? 1000 + requests : requests * requests % 7);
+      program.predictor.note_miss(quanta);
+      program.predictor.note({quanta, 1}, &range);
+      ++requests;
+    }
+    return requests;
+  };
+  EXPECT_EQ(asleep_after(4), 64u);
+  EXPECT_EQ(asleep_after(3), 64u);
+  EXPECT_EQ(asleep_after(2), 1024u);
+}
+
+TEST(Predictor, SoonAsleepItWakesLikeAnyOther) {
+  std::atomic<const SequencePredictor*> leader{nullptr};
+  Program program(leader);
+  CachedRange range;
+  for (uint32_t i = 0; i < 100; ++i) {
+    program.predictor.note_miss(kLarge + 5000 + i);
+    program.predictor.note({kLarge + 5000 + i, 1}, &range);
+  }
+  ASSERT_TRUE(program.predictor.is_asleep());
+  std::vector<CachedRange> ranges(100);
+  for (int i = 0; i < 3; ++i) program.pass(ranges);
+  EXPECT_FALSE(program.predictor.is_asleep());
+}
+
 TEST(Predictor, TellsThatMoreThanHalfOfTheRequestsMissForLong) {
   std::atomic<const SequencePredictor*> leader{nullptr};
   Program program(leader);
@@ -283,7 +318,7 @@ TEST(Predictor, TellsThatMoreThanHalfOfTheRequestsMissForLong) {
   uint32_t requests = 0;
   const auto run = [&](int misses, int hits_for_each) {
     for (int miss = 0; miss < misses; ++miss) {
-      program.predictor.note_miss();
+      program.predictor.note_miss(1);
       for (int i = 0; i <= hits_for_each; ++i) program.predictor.note({kLarge + requests++ % 100, 1}, &range);
     }
   };

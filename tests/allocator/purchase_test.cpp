@@ -63,5 +63,15 @@ TEST(Purchase, TheLastExceedsTheShareOnceViewsHaveBeenMadeOfAQuarterOfTheNeed) {
   EXPECT_EQ(purchase.pages_to_buy(10, 14, 0, 4), 0u);
 }
 
+TEST(Purchase, RunsEndInAnExtentWithWhatIsLeftOfTheShare) {
+  Purchase purchase;
+  purchase.note_need(100 * kPageBytes);
+  EXPECT_EQ(purchase.spare_pages(12, 100, 3), 12u);
+  EXPECT_EQ(purchase.spare_pages(12, 111, 3), 3u) << "what is needed grows";
+  purchase.note_view(1);
+  EXPECT_EQ(purchase.spare_pages(12, 111, 3), 1u);
+  EXPECT_EQ(purchase.spare_pages(12, 113, 3), 0u);
+}
+
 }  // namespace
 }  // namespace spillway::test

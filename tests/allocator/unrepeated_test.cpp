@@ -87,6 +87,33 @@ TEST(Unrepeated, HoldsWhatTheOptionSays) {
   EXPECT_GT(mappings[0], mappings[1] * 3 / 2);
 }
 
+// Nearly every size of such a program is a new one, which tells it from one that repeats itself at once: then
+// nothing is looked for, and memory is spent.
+TEST(Unrepeated, IsNoticedFromTheFirstRequestsOn) {
+  Device device("capacity:16GiB,backing:none,completion:instant");
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  Random random(3);
+  std::vector<void*> blocks;
+  const auto run = [&](int requests) {
+    for (int i = 0; i < requests; ++i) {
+      if (blocks.size() == 40) {
+        const size_t at = random() % blocks.size();
+        SPW_EXPECT_OK(Arena::free(blocks[at]));
+        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+      blocks.push_back(must_allocate(*arena, kMiB + random() % (31 * kMiB), stream));
+    }
+  };
+  run(100);
+  const Predictor::Looks before = arena->looks();
+  const uint64_t mapped = static_cast<uint64_t>(arena->stats().driver_calls.map);
+  run(400);
+  EXPECT_LE(arena->looks().searched - before.searched, 400u / 64 + 1);
+  EXPECT_LT(static_cast<uint64_t>(arena->stats().driver_calls.map) - mapped, 400u);
+  for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
+}
+
 TEST(Unrepeated, GivesBackWhatWasBoughtBeyondALowerOption) {
   Device device("capacity:16GiB,backing:none,completion:instant");
   const auto arena = device.arena({.slack_percent = 50});
