@@ -21,9 +21,9 @@ inline constexpr int kVersion = CUDART_VERSION;
 // Notes a failure as the thread's last error and returns it. Driver and runtime codes have the same numbers.
 cudaError_t note(cudaError_t error);
 
-// The driver, initialised, or null with the reason in *error. The runtime ends in an exit handler, as NVIDIA's
-// does: destructors and threads that are still there are told cudaErrorCudartUnloading from then on. PyTorch's
-// threads know that answer, and end.
+// The driver, initialised, or null with the reason in *error. The runtime ends in an exit handler, as
+// NVIDIA's does: destructors and threads that are still there are told cudaErrorCudartUnloading from then on.
+// PyTorch's threads know that answer, and end.
 const DriverTable* initialised_driver(cudaError_t* error);
 
 // As above, with a context current on the calling thread: the one it has, else the primary context of its
