@@ -97,7 +97,8 @@ void delete_block(void* pointer) {
 // even; those of streams that PyTorch made, which never end, are odd.
 cudaStream_t current_stream(DeviceIndex device) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-  if ((stream.id() & 1) == 0 && stream.id() != 0) [[unlikely]]
+  if (stream.id() == 0) return nullptr;  // the default stream
+  if ((stream.id() & 1) == 0) [[unlikely]]
     check(spw_stream_ends_unseen(device, stream.stream()));
   return stream.stream();
 }
