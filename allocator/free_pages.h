@@ -86,7 +86,7 @@ class FreePages {
 
   // A piece of a partly used page, for less than a page.
   std::optional<Layout> find_fragment(const Request& request);
-  // The same, up to 128 KiB of the lowest page that has one, else of the lowest free page.
+  // The same, but of the lowest page that has one where the request is a small one (is_low).
   std::optional<Layout> find_low_fragment(const Request& request);
   // A run of the home view, the one that consumes the fewest whole pages. With `frugal`, holes that break a
   // page that a view would spare are passed over.
@@ -95,7 +95,7 @@ class FreePages {
   // lowest page that has one, else the lowest free page, so that they stay together. Large ones begin
   // anywhere.
   std::optional<Layout> find_close_fit(const Request& request);
-  // Nobody will ask for close fits for a while.
+  // Nobody will ask for close fits, nor for low fragments, for a while.
   void forget_holes() {
     if (holes_.is_built()) holes_.forget();
   }
@@ -178,7 +178,8 @@ class FreePages {
   bool is_low(const Request& request) const {
     return request.quanta + request.align_quanta - 1 <= holes_.most_piece();
   }
-  std::optional<Layout> find_low_fit(const Request& request) const;
+  // A piece of the lowest partly used page that has one.
+  std::optional<Layout> find_low_piece(const Request& request) const;
   // The layout that begins at this quantum of the page in the home view.
   Layout lay_out_from(PageId page, uint32_t quantum, uint32_t quanta) const;
   // free_pages_plan.cpp. The same for slots of a view: slots[0] is the head page if there is one.

@@ -1,6 +1,7 @@
 // Searches of the pages of one heap that need no driver call, but for a view that exists already.
 
 #include <algorithm>
+#include <utility>
 
 #include "allocator/free_pages.h"
 #include "allocator/hole_search.h"
@@ -59,8 +60,11 @@ std::optional<Layout> FreePages::find_fragment(const Request& request) {
 }
 
 std::optional<Layout> FreePages::find_low_fragment(const Request& request) {
+  if (!is_low(request)) return find_fragment(request);
   reindex_holes();
-  return holes_.is_built() && is_low(request) ? find_low_fit(request) : find_fragment(request);
+  std::optional<Layout> low = holes_.is_built() ? find_low_piece(request) : std::nullopt;
+  // Aligned pieces at the ends of pages may do that are too short in general.
+  return low.has_value() ? std::move(low) : find_fragment(request);
 }
 
 std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) {
@@ -105,22 +109,23 @@ std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) 
 std::optional<Layout> FreePages::find_close_fit(const Request& request) {
   reindex_holes();
   if (!holes_.is_built()) return std::nullopt;
-  if (is_low(request)) return find_low_fit(request);
+  if (is_low(request)) {
+    if (std::optional<Layout> low = find_low_piece(request); low.has_value()) return low;
+    const PageId free = free_.next_set(0);
+    return free == free_.end() ? std::nullopt : std::optional(lay_out_from(free, 0, request.quanta));
+  }
   if (request.align_quanta > 1) return std::nullopt;
   const std::optional<HoleIndex::Position> hole = holes_.find_closest(request.quanta);
   if (!hole.has_value()) return std::nullopt;
   return lay_out_from(hole->page, hole->quantum, request.quanta);
 }
 
-std::optional<Layout> FreePages::find_low_fit(const Request& request) const {
+std::optional<Layout> FreePages::find_low_piece(const Request& request) const {
   const uint32_t align = request.align_quanta;
   // Both ends of a page lie at multiples of any alignment.
   const uint32_t wanted = request.quanta + align - 1;
   const PageId page = holes_.find_piece(wanted);
-  if (page == kNoPage) {
-    const PageId free = free_.next_set(0);
-    return free == free_.end() ? std::nullopt : std::optional(lay_out_from(free, 0, request.quanta));
-  }
+  if (page == kNoPage) return std::nullopt;
   uint32_t begin = 0;
   for (const QuantumInterval& piece : store_.page(page).free_quanta) {
     if (piece.quanta() < wanted) continue;

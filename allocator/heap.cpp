@@ -187,7 +187,7 @@ CachedRange* Heap::take_found(const Request& request, bool frugal) {
   const Placement now = placement();
   // Where nothing comes around and large blocks are asked for too, small ones that are spread break the pages
   // which those need.
-  const bool packs_low = predictor_.is_asleep() && purchase_.spared_mappings();
+  const bool packs_low = predictor_.is_asleep() && purchase_.spares_mappings(predictor_.now());
   if (now == Placement::kFrugal) {
     if (!packs_low) pages_.forget_holes();
   } else if (request.is_for_slab() || request.align_quanta == 1) {
@@ -267,7 +267,8 @@ Result<CachedRange*> Heap::take_planned(const Request& request, const Plan& plan
     if (created > 0) add_free(first, created);
     if (!status.ok()) return status;
   }
-  if (plan.kind == Plan::Kind::kView) purchase_.note_view(plan.new_pages + plan.full_pages);
+  if (plan.kind == Plan::Kind::kView && !plan.is_at_home())
+    purchase_.note_view(plan.new_pages + plan.full_pages);
   Result<Layout> layout = pages_.lay_out(request, plan, first);
   if (!layout.ok()) return layout.take_status();
   return settle(request, std::move(layout.value()), placement());

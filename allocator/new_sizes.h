@@ -12,7 +12,7 @@ namespace spillway {
 
 class NewSizes {
  public:
-  // A request for so many quanta, which was not served where one was before.
+  // A request for so many quanta that was not served where one was before.
   void note(uint32_t quanta) {
     uint32_t& seen = seen_[slot(quanta)];
     const bool is_new = seen != quanta;
@@ -20,9 +20,12 @@ class NewSizes {
     count_ += static_cast<uint32_t>(is_new) - static_cast<uint32_t>(latest_ >> (kWindow - 1));
     latest_ = latest_ << 1 | static_cast<uint64_t>(is_new);
   }
-  // Tells whether three quarters of the last 64 were. In programs that repeat themselves at most 34 are,
-  // where mixtures of experts route at random, and 14 otherwise (docs/decisions/unrepeated.md).
+  // Tells whether three quarters of the last 64 were for sizes that had not been noted before, as far as a
+  // thousand sizes are remembered. In recorded programs that repeat themselves it is at most 34 of them,
+  // where a mixture of experts routes at random (docs/decisions/unrepeated.md).
   bool are_many() const { return count_ >= kMany; }
+  // Begins to count anew. The sizes stay known.
+  void forget() { latest_ = count_ = 0; }
 
  private:
   static constexpr uint32_t kWindow = 64;

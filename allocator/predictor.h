@@ -59,7 +59,10 @@ class Predictor {
 
   // A request for so many quanta was served by no guess, not even after a look.
   void note_miss(uint32_t quanta) {
+    const uint64_t unrepeated = sequence_.unrepeated();
+    if (unrepeated == 0) new_sizes_.forget();
     new_sizes_.note(quanta);
+    draws_sizes_ = unrepeated >= kRequestsToSleepSoon && (draws_sizes_ || new_sizes_.are_many());
     const bool is_light = now() - window_began_ > 2 * kMissesInWindow;
     if (!is_light && ++window_misses_ < kMissesInWindow) return;
     heavy_windows_ = is_light ? 0 : heavy_windows_ + 1;
@@ -83,8 +86,7 @@ class Predictor {
   // Then ranges are not looked for where they were before, but for one request in many, which may find that
   // the program repeats itself again: ever fewer, since a look is dear where few sizes are asked for.
   bool is_asleep() const {
-    const uint64_t enough = new_sizes_.are_many() ? kNewRequestsToSleep : kRequestsToSleep;
-    return sequence_.unrepeated() >= enough &&
+    return sequence_.unrepeated() >= (draws_sizes_ ? kRequestsToSleepSoon : kRequestsToSleep) &&
            (led_by_ == nullptr || led_by_->then() == SequencePredictor::kNever);
   }
   bool is_time_to_look() const {
@@ -126,8 +128,8 @@ class Predictor {
   // In the first pass of programs that repeat themselves, eight requests in a row were as before at least
   // once in 767 (docs/decisions/unrepeated.md).
   static constexpr uint64_t kRequestsToSleep = 1024;
-  // The same where sizes are ever new.
-  static constexpr uint64_t kNewRequestsToSleep = 64;
+  // The same of a program that asks for ever new sizes: as many as are looked at for that (NewSizes).
+  static constexpr uint64_t kRequestsToSleepSoon = 64;
   static constexpr uint64_t kRequestsForLook = 256;
   static constexpr uint64_t kFewestToLook = 64;
   static constexpr uint64_t kMostToLook = 1024;
@@ -142,12 +144,13 @@ class Predictor {
   void review_leader();
 
   SequencePredictor sequence_;
-  NewSizes new_sizes_;
+  NewSizes new_sizes_;  // since it last repeated itself
   std::array<SlabHistory, kClassCount> slab_histories_;
   uint64_t guesses_ = 0;
   uint64_t window_began_ = 0;  // at this position
   uint32_t window_misses_ = 0;
   uint32_t heavy_windows_ = 0;  // in a row
+  bool draws_sizes_ = false;    // so it was, and nothing was repeated since
   bool keeps_together_ = false;
   std::atomic<const SequencePredictor*>& leader_;
   const SequencePredictor* led_by_ = nullptr;

@@ -56,13 +56,12 @@ class Purchase {
     return is_wanting && owned + wanted <= most_pages(most_slack_percent) ? wanted : left;
   }
   // Returns how many pages more than it asked for are created for a heap that will own `owned` then, so that
-  // a run ends in an extent: what is left of the share. While what is needed grows, at least the `usual` ones
-  // of heaps that spend nothing, since they are needed next.
+  // a run ends in an extent: what is left of the share, as the option says. As long as no view was made since
+  // the need last grew, at least the `usual` ones of heaps that spend nothing: they are needed next.
   uint32_t spare_pages(double slack_percent, uint64_t owned, uint32_t usual) const {
     const uint64_t left = pages_left(slack_percent, owned);
-    const bool grows = mapped_pages_ == 0;
-    return static_cast<uint32_t>(
-        std::min<uint64_t>(grows ? std::max<uint64_t>(left, usual) : left, kMostSpare));
+    const uint64_t least = mapped_pages_ == 0 ? usual : 0;
+    return static_cast<uint32_t>(std::min(std::max(left, least), kMostSpare));
   }
 
  private:

@@ -292,9 +292,37 @@ TEST(Predictor, SleepsSoonWhereSizesAreEverNew) {
     }
     return requests;
   };
-  EXPECT_EQ(asleep_after(4), 64u);
-  EXPECT_EQ(asleep_after(3), 64u);
+  EXPECT_EQ(asleep_after(4), 65u);
+  EXPECT_EQ(asleep_after(3), 65u);
   EXPECT_EQ(asleep_after(2), 1024u);
+}
+
+// What it was like before a program repeated itself says nothing of what comes after that.
+TEST(Predictor, SleepsSoonOnlyByWhatItMissedSinceItRepeatedItself) {
+  std::atomic<const SequencePredictor*> leader{nullptr};
+  Program program(leader);
+  CachedRange range;
+  uint32_t size = kLarge + 5000;
+  const auto miss = [&] {
+    program.predictor.note_miss(++size);
+    program.predictor.note({size, 1}, &range);
+  };
+  for (int i = 0; i < 63; ++i) miss();
+  std::vector<CachedRange> ranges(100);
+  for (int i = 0; i < 4; ++i) program.pass(ranges);
+  for (int i = 0; i < 63; ++i) {
+    miss();
+    EXPECT_FALSE(program.predictor.is_asleep()) << i;
+  }
+  miss();
+  miss();
+  EXPECT_TRUE(program.predictor.is_asleep());
+  // Some known sizes among them do not wake it.
+  for (uint32_t i = 0; i < 40; ++i) {
+    program.predictor.note_miss(kLarge + 5001 + 7 * i % 60);
+    program.predictor.note({kLarge + 5001 + 7 * i % 60, 1}, &range);
+    EXPECT_TRUE(program.predictor.is_asleep()) << i;
+  }
 }
 
 TEST(Predictor, SoonAsleepItWakesLikeAnyOther) {

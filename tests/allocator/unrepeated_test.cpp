@@ -114,6 +114,27 @@ TEST(Unrepeated, IsNoticedFromTheFirstRequestsOn) {
   for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
 }
 
+// Where every page counts, and large blocks are asked for: the pages that small ones break are few.
+TEST(Unrepeated, SmallBlocksLieLowWhereNothingIsSpent) {
+  Device device("capacity:16GiB,backing:none,completion:instant");
+  const auto arena = device.arena({.slack_percent = 0});
+  const CUstream stream = device.stream();
+  Random random(3);
+  const auto allocate = [&](uint64_t bytes) {
+    return reinterpret_cast<uint64_t>(must_allocate(*arena, bytes, stream));
+  };
+  for (int i = 0; i < 200; ++i) {
+    void* const large = must_allocate(*arena, 9 * kMiB + 512 * (random() % 9999), stream);
+    SPW_EXPECT_OK(Arena::free(large));
+  }
+  const uint64_t low = allocate(kPageBytes - 512 * kKiB);
+  const uint64_t high = allocate(kPageBytes - 200 * kKiB);
+  ASSERT_LT(low, high);
+  const uint64_t small = allocate(100 * kKiB);
+  EXPECT_EQ(small / kPageBytes, low / kPageBytes) << "not where least would be left";
+  for (const uint64_t block : {low, high, small}) SPW_EXPECT_OK(Arena::free(reinterpret_cast<void*>(block)));
+}
+
 TEST(Unrepeated, GivesBackWhatWasBoughtBeyondALowerOption) {
   Device device("capacity:16GiB,backing:none,completion:instant");
   const auto arena = device.arena({.slack_percent = 50});
