@@ -150,7 +150,7 @@ class Predictor {
   uint64_t window_began_ = 0;  // at this position
   uint32_t window_misses_ = 0;
   uint32_t heavy_windows_ = 0;  // in a row
-  bool draws_sizes_ = false;    // so it was, and nothing was repeated since
+  bool draws_sizes_ = false;    // new sizes were many, and nothing was repeated since
   bool keeps_together_ = false;
   std::atomic<const SequencePredictor*>& leader_;
   const SequencePredictor* led_by_ = nullptr;

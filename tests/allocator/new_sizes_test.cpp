@@ -17,7 +17,7 @@ TEST(NewSizes, AreManyFromThreeQuartersOfTheLast64On) {
   EXPECT_FALSE(sizes.are_many()) << "the first of 65 counts no more";
 }
 
-TEST(NewSizes, OfAProgramThatHasAThousandAreFewWhenTheyComeAgain) {
+TEST(NewSizes, AreFewWhenFiveHundredComeAgain) {
   NewSizes sizes;
   for (uint32_t i = 0; i < 500; ++i) sizes.note(3 * i);
   EXPECT_TRUE(sizes.are_many());

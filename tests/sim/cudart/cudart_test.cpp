@@ -203,8 +203,8 @@ TEST(CudartDeathTest, SaysSoWhereThereIsNoDriver) {
       testing::ExitedWithCode(0), "");
 }
 
-// A handler from before the runtime's first call runs after the runtime's own, as destructors of libraries
-// do.
+// A handler that is older than the runtime's first call runs after the runtime's own, as a library's
+// destructors do.
 TEST(CudartDeathTest, EndsBeforeTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

@@ -50,7 +50,8 @@ inline spw_stats stats_of(c10::DeviceIndex device) {
   return stats;
 }
 
-// A block asks for it first: PyTorch's check is a call of its own, and made where there is something to say.
+// Every block begins with this. PyTorch's check is a call even after a success, so it is made after failures
+// alone.
 inline c10::DeviceIndex current_device() {
   c10::DeviceIndex device = 0;
   const cudaError_t error = c10::cuda::GetDevice(&device);
